@@ -14,8 +14,8 @@ from bench.runner import RUNS_MIN, Row, machine_line, table, write
 BENCHMARKS = {
     "startup": "the command's start, `slipway up`, memory at rest",
     "launch": "one launch on the idle local cluster, from the POST to the last bind",
-    "throughput": "sustained launches against the local cluster, and what each costs",
-    "batch": "a thousand kills in one request, and by single ones",
+    "throughput": "sustained launches against the local cluster, and the cost of each",
+    "batch": "a thousand kills in one request, and by single requests",
     "conformance": "sustained launches on a real kube-apiserver, beside a bare client",
     "kube_scheduler": "gangs end to end on a real kube-apiserver, beside the real kube-scheduler",
     "jobs": "gangs and single ranks on a real kube-apiserver, beside Jobs and gang Jobs of Kubernetes",
@@ -25,21 +25,21 @@ BENCHMARKS = {
     "planner_policies": "flavors, past use and windows: what each adds to a tick",
     "planner_preempt": "preemption, against kube-scheduler's workload",
     "rounds": "one round over 320,000 queued",
-    "growth": "the planner's cost per placement over nodes and queued work, drawn",
-    "failover": "from the death or the end of a leader to the next tick, empty and large",
+    "growth": "the planner's cost per placement over nodes and queued work, as a chart",
+    "failover": "from the kill or the stop of a leader to the next tick, on an empty and a large cluster",
     "streams": "appends, hints, hand-over and feed on a real Valkey",
-    "libraries": "parts of our own beside the libraries that do the same",
+    "libraries": "our own parts beside libraries for the same purpose",
     "redis_rebuild": "the streams of 10,000 live allocations after Redis lost everything",
-    "told": "how long after a transition its server-sent event comes",
-    "fair_use": "calls of a quiet user beside one who floods the api",
-    "unschedulable": "a job without a place is told so, on a real kube-apiserver",
+    "told": "the time from a transition to its server-sent event",
+    "fair_use": "calls of a quiet user beside a user who floods the api",
+    "unschedulable": "the time until a job that does not fit has its reason, on a real kube-apiserver",
     "cohorts": "Kueue's performance tests on a real kube-apiserver with simulated nodes",
     "restart": "a scheduler's start beside 5,000 nodes, 10,000 live and 50,000 queued",
-    "capacity": "what a thousand allocations cost, live and ended",
-    "output": "lines that ranks print at a rate: stored, or counted where they are missing",
+    "capacity": "the cost of a thousand allocations, live and ended",
+    "output": "lines that ranks print at a fixed rate: stored, or counted as missing",
     "first_line": "from the POST to a container's first line on a real node, beside a Job of Kubernetes",
     "browser": "the page in a real Chromium: first content, bytes, frames, memory, 500 viewers",
-    "soak": "half an hour at 50 launches/s: is memory flat",
+    "soak": "half an hour at 50 launches/s: whether memory stays flat",
 }
 LONG = frozenset(
     {"browser", "capacity", "cohorts", "first_line", "jobs", "kube_scheduler", "output", "restart", "soak"}
@@ -69,8 +69,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--only", default="", help="benchmarks to run, comma-separated: " + ", ".join(BENCHMARKS))
     parser.add_argument("--runs", type=int, default=RUNS_MIN, help=f"runs per figure (default {RUNS_MIN})")
-    parser.add_argument("--all", action="store_true", help=f"the long ones too: {', '.join(sorted(LONG))}")
-    parser.add_argument("--beside", default="", help="what else the machine did, for the notes of the rows")
+    parser.add_argument("--all", action="store_true", help=f"also run the long benchmarks: {', '.join(sorted(LONG))}")
+    parser.add_argument(
+        "--beside", default="", help="other work of the machine during the run, for the notes of the rows"
+    )
     options = parser.parse_args()
     usual = [name for name in BENCHMARKS if options.all or name not in LONG]
     names = [name for name in str(options.only).split(",") if name] or usual
@@ -81,7 +83,7 @@ def main() -> int:
         rows = runner.run(run(names, options.runs, options.beside))
     print(table(rows))
     missed = ", ".join(each.id for each in rows if each.meets_must is False) or "none"
-    print(f"{machine_line()}; {len(rows)} rows; short of their target: {missed}")
+    print(f"{machine_line()}; {len(rows)} rows; targets missed: {missed}")
     return 0
 
 

@@ -10,8 +10,9 @@ request to the binding of its last pod. Nodes are objects without kubelets, so n
 At the end, each side gets two gangs of 12 for 16 GPUs: the figure is the number of pods that hold GPUs of a gang that
 cannot start.
 
-SLIPWAY_BENCH_STANDING (0) bound pods of others stand beside all of it. SLIPWAY_BENCH_GENTLE_S (30) is the length of one
-turn of `gentle`. SLIPWAY_BENCH_WORK (all) limits a run to some of W8, W64, W1, gentle and pair, comma-separated.
+SLIPWAY_BENCH_STANDING (0) is the number of bound pods of other owners that exist during all measurements.
+SLIPWAY_BENCH_GENTLE_S (30) is the length of one turn of `gentle`. SLIPWAY_BENCH_WORK (all) limits a run to some of W8,
+W64, W1, gentle and pair, comma-separated.
 """
 
 import asyncio
@@ -214,7 +215,7 @@ async def _gentle(stand: RealStand, submit: Submit, names: Iterator[str]) -> lis
 
 
 async def _pair(stand: RealStand, submit: Submit, names: Iterator[str]) -> float:
-    """Submit two gangs onto nodes for one and a third; return how many pods are bound for a gang that is not whole."""
+    """Submit two gangs onto nodes with room for 1.3 gangs; return the bound pods of gangs that are not complete."""
     async with stand.bound.counting():
         await asyncio.gather(*(submit(next(names), PAIR_RANKS, True) for _ in range(2)))
         await asyncio.sleep(PAIR_S)
@@ -276,7 +277,7 @@ def _job(stand: RealStand, *, is_gang: bool) -> Submit:
 
 
 async def _stand_pods(stand: RealStand) -> None:
-    """Create the pods of others that stand beside the measured work. They ask for nothing."""
+    """Create the pods of other owners that exist during the measurement; they request no resources."""
     numbers = itertools.count()
 
     async def one() -> str:

@@ -1,7 +1,7 @@
-"""`python -m bench.budget [--write]`: counts everything, and holds it to `budget.json`.
+"""`python -m bench.budget [--write]`: counts everything, and compares the counts with `budget.json`.
 
-Owns the comparison. What costs more than its budget fails; what costs notably less fails too: the budget is to be
-written anew, so that the gain stays. Each counter runs in a process of its own whose hashes are fixed.
+Owns the comparison. A count above its budget fails. A count far below it fails too, so that the budget is written again
+and the gain is kept. Each counter runs in its own process, with a fixed hash seed.
 """
 
 import argparse
@@ -21,17 +21,17 @@ from bench.budget.launches import WORKLOADS
 
 BUDGET = Path(__file__).parent / "budget.json"
 MORE, LESS = 0.02, 0.10
-"""So much more is nothing; so much less should be kept."""
+"""MORE: fraction above the limit that is tolerated. LESS: fraction below the limit from which the gain must be kept."""
 ALONE = 3.0
-"""A difference of so little is nothing either: one call in a thousand launches."""
+"""An absolute difference up to this is tolerated too: a few calls in a thousand launches."""
 LISTS = ": list "
-"""A LIST reads all objects of a kind, so each one counts: one more a minute is one too many."""
+"""A part of the names of LIST counts. A LIST reads all objects of a kind, so no difference is tolerated."""
 COUNTER_S = 300.0
 INSTRUCTIONS = "instructions"
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """What is checked in. Calls and memory of Python stand for its version, and instructions for its very build."""
+    """The checked-in budget. Calls and memory depend on the version of Python, instructions on its exact build."""
 
     python: str
     build: str
@@ -39,7 +39,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measured(counters: Mapping[str, list[str]] | None = None) -> dict[str, float]:
-    """{what is counted: how much} of these counters ({name: arguments of a python}), or of all."""
+    """Return {name of a count: count} of these counters ({name: arguments of a python}), or of all."""
     with ThreadPoolExecutor(os.cpu_count()) as workers:
         pages = list(workers.map(_counted, (counters or COUNTERS).values()))
     return {what: figure for page in pages for what, figure in page.items()}
@@ -52,7 +52,7 @@ COUNTERS = {name: ["-m", "bench.budget.launches", name] for name in WORKLOADS} |
 
 
 def differences(limits: Mapping[str, float], figures: Mapping[str, float]) -> list[str]:
-    """What is not as the budget says, one line each; [] when it holds."""
+    """Return one line per count that differs from the budget; [] when none does."""
     told: list[str] = []
     for what in sorted({*limits, *figures}):
         limit, figure = limits.get(what, 0.0), figures.get(what, 0.0)
@@ -60,14 +60,14 @@ def differences(limits: Mapping[str, float], figures: Mapping[str, float]) -> li
         if LISTS in what:
             more = less = limit
         if figure > more:
-            told.append(f"{what}: {figure:g}, and {limit:g} are granted")
+            told.append(f"{what}: {figure:g}; the budget is {limit:g}")
         elif figure < less:
-            told.append(f"{what}: {figure:g}, and {limit:g} are granted: keep the gain with --write")
+            told.append(f"{what}: {figure:g}; the budget is {limit:g}: keep the gain with --write")
     return told
 
 
 def comparable(budget: Budget) -> dict[str, float]:
-    """The limits that hold for this interpreter: all, or those that do not depend on one."""
+    """Return the limits that apply to this interpreter: all, or those that do not depend on an interpreter."""
     limits = budget.limits
     if budget.build != sys.version:
         limits = {what: limit for what, limit in limits.items() if not what.endswith(INSTRUCTIONS)}
@@ -77,7 +77,7 @@ def comparable(budget: Budget) -> dict[str, float]:
 
 
 def read() -> Budget:
-    """What is checked in."""
+    """Return the checked-in budget."""
     return msgspec.json.decode(BUDGET.read_bytes(), type=Budget)
 
 
@@ -102,9 +102,9 @@ def _python() -> str:
 
 
 def main() -> int:
-    """The command."""
+    """Run the command; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m bench.budget", description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write what was counted as the budget")
+    parser.add_argument("--write", action="store_true", help="write the counts as the new budget")
     options = parser.parse_args()
     figures = measured()
     has_valgrind = shutil.which("valgrind") is not None
@@ -118,7 +118,7 @@ def main() -> int:
     budget = read()
     limits = comparable(budget)
     if budget.build != sys.version:
-        print(f"instructions are not compared: the budget's are of Python {budget.build}")
+        print(f"instructions are not compared: the budget was counted with Python {budget.build}")
     if not has_valgrind:
         print("valgrind is not installed: instructions are not counted")
         limits = {what: limit for what, limit in limits.items() if not what.endswith(INSTRUCTIONS)}

@@ -1,7 +1,8 @@
 """The commands that a real Redis executes for each call of the streams' port, counted by the server itself.
 
-Owns a fixed sequence of calls, one client, one server. A script counts as itself and as each command inside it: both
-are work of the server. What a connection costs at its beginning is spent before. Must not read a clock.
+Owns a fixed sequence of calls, one client and one server. A script counts as itself and as each command inside it,
+because both are work of the server. The commands at the beginning of a connection are sent before the count begins.
+Must not read a clock.
 """
 
 import asyncio
@@ -25,13 +26,13 @@ from slipway.streams.redis_streams import RedisStreams, connect
 
 BATCH = 10
 _OURS = frozenset({"info", "ping", "hello", "client|setinfo", "client|setname", "select", "auth", "script|load"})
-"""Commands of the counting itself, and of connections."""
+"""The commands of the counter itself, and of new connections, which are not counted."""
 
 Call = Callable[[], Awaitable[Any]]
 
 
 class Sequence:
-    """Each call of the port as it is made in a launch; `number` keeps what it writes apart from what was before."""
+    """Each call of the port as in a launch; `number` makes the names that a call writes differ from earlier names."""
 
     def __init__(self, streams: RedisStreams) -> None:
         self._streams = streams
@@ -42,7 +43,7 @@ class Sequence:
         self.number = 0
 
     def calls(self) -> dict[str, Call]:
-        """{what: the call}, in an order in which they can be made."""
+        """Return {name: call}, in an order in which the calls can be made."""
         return {
             "append 1 event": lambda: self._append(1),
             f"append {BATCH} events": lambda: self._append(BATCH),
@@ -78,7 +79,7 @@ class Sequence:
 
     async def _claim(self) -> None:
         self._claimed = []
-        for _ in range(BATCH):  # a claim need not answer all that there is
+        for _ in range(BATCH):  # a claim may return only a part of the waiting hints
             self._claimed += await self._queue.claim(limit=BATCH - len(self._claimed), block_s=0.0)
             if len(self._claimed) == BATCH:
                 return
@@ -101,7 +102,7 @@ class Sequence:
 
 
 async def measure() -> dict[str, float]:
-    """{what is counted: commands of one call}."""
+    """Return {name of a count: commands of one call}."""
     with tempfile.TemporaryDirectory(prefix="slipway-") as folder:
         server = ValkeyProcess(Path(folder))
         await server.start()
@@ -129,7 +130,7 @@ async def _executed(counter: Any) -> int:
 
 
 def main() -> None:
-    """`python -m bench.budget.exchanges`: the counts as JSON."""
+    """`python -m bench.budget.exchanges`: print the counts as JSON."""
     json.dump(asyncio.run(measure()), sys.stdout)
 
 

@@ -1,9 +1,9 @@
-"""What the system spends on a launch: the four services on virtual time, on the simulation's models, undisturbed.
+"""The cost of a launch: the services run in virtual time on the simulation's models, without faults.
 
-Owns the workloads and what is counted: calls of the Kubernetes API by service, verb and resource, bytes that the
-commits of each service put into etcd (the whole object, as JSON), calls of Redis by service, entries and bytes by
-stream. Everything is per 1,000 launches (of gangs: per 1,000 pods), but for `rest` and `served`, in which the api runs
-too: these are per minute. Equal code counts equal. Must not read a clock.
+Owns the workloads and the counts: calls of the Kubernetes API by service, verb and resource, bytes that the commits of
+each service write to etcd (the whole object, as JSON), calls of Redis by service, entries and bytes by stream. Counts
+are per 1,000 launches (of gangs: per 1,000 pods), except for `rest` and `served`: there the api runs too, and counts
+are per minute. The same code gives the same counts. Must not read a clock.
 """
 
 import asyncio
@@ -28,10 +28,10 @@ from tests.support.world import REDIS, Setup, World, run_world
 
 WARM_S = 20.0
 TAIL_S = 10.0
-"""What is put off (a second hint, usage, the end of a name) has happened by then."""
+"""Seconds to wait after the last change: delayed work (a second hint, usage, the end of a name) is done by then."""
 REST_S = 60.0
 A_LINE = (Burst(0.0, 1),)
-"""What a rank prints at its start; two more lines come with its end. Logs have figures of their own: `bench output`."""
+"""The output of a rank at its start; it prints two more lines at its end. `bench output` has the figures of logs."""
 RUNS_S = 5.0
 SEED = 1
 NODES = Setup(nodes=4, cpus=64)
@@ -43,7 +43,7 @@ Play = Callable[[World], Awaitable[None]]
 
 
 class Meter:
-    """Counts what passes between the services of one world and its Kubernetes and Redis, once it is started."""
+    """Counts the calls between the services of one world and its Kubernetes and Redis, from its creation on."""
 
     def __init__(self, world: World) -> None:
         self.counts: Counter[str] = Counter()
@@ -54,7 +54,7 @@ class Meter:
         world.server.on_add = self._added
 
     def done(self) -> Counter[str]:
-        """The counts, with the bytes of what was committed."""
+        """Return the counts, with the bytes of the commits."""
         for _, writer, change in self._world.changes[self._begun :]:
             if writer and change.resource.partition(".")[0] not in _RECURRING:
                 self.counts[f"etcd bytes, {_service(writer)}"] += len(msgspec.json.encode(change.record.obj))
@@ -80,27 +80,27 @@ class Meter:
 
 
 async def steady(world: World) -> None:
-    """100 single ranks, 20 in a second, as on a busy day."""
+    """Launch 100 single ranks, 20 per second, as on a busy day."""
     await _launch(world, 100, 1, pause_s=0.05)
 
 
 async def burst(world: World) -> None:
-    """200 single ranks at once, as from a sweep."""
+    """Launch 200 single ranks at once, as from a sweep."""
     await _launch(world, 200, 1, pause_s=0.0)
 
 
 async def gangs(world: World) -> None:
-    """10 gangs of 16, two in a second."""
+    """Launch 10 gangs of 16, two per second."""
     await _launch(world, 10, 16, pause_s=0.5)
 
 
 async def queued(world: World) -> None:
-    """100 single ranks, ten in a second, in a queue that holds eight: what is in use changes while the others wait."""
+    """Launch 100 single ranks, ten per second, in a queue with room for eight: its usage changes while others wait."""
     limit = {"limit": {"cpu": "32"}}
     await world.kube.create(QUEUES, {"metadata": {"name": "busy"}, "spec": {"pool": "default", **limit}})
     for number in range(100):
         manifest = a_manifest(f"job-{number}", cpu=str(3 + number % 3), queue="busy")
-        # As the api makes it.
+        # The api sets this finalizer too.
         manifest["metadata"]["finalizers"] = [TEARDOWN_FINALIZER]
         await world.apply(manifest)
         await asyncio.sleep(0.1)
@@ -108,8 +108,10 @@ async def queued(world: World) -> None:
 
 
 async def served(world: World) -> None:
-    """A minute in which people launch through the api every other second and look at pages every ten seconds, beside
-    a webhook that is held against each event."""
+    """Play a minute in which users launch through the api every two seconds and read pages every ten seconds.
+
+    Each event is compared with a webhook.
+    """
     ada = Client(world, "ada")
     for second in range(0, int(REST_S), 2):
         launched = await ada.launch(f"served-{second}", key=f"served-{second}")
@@ -123,15 +125,15 @@ async def served(world: World) -> None:
 
 
 async def _add_webhook(world: World) -> None:
-    """One that wants nothing, so that nothing is sent out of the simulation; each batch of events looks at it."""
+    """Add a disabled webhook, so that nothing leaves the simulation; each batch of events is compared with it."""
     hook = {"name": "hook", "url": "https://receiver.example/", "enabled": False}
     made = await Client(world, "ada").ask("webhook", "POST", "/webhooks", body=hook)
     if made.status != 201:
-        raise RuntimeError(f"no webhook was made: {made.text}")
+        raise RuntimeError(f"the webhook was not created: {made.text}")
 
 
 async def rest(world: World) -> None:
-    """A minute in which nothing happens, beside 20 that run."""
+    """Play a minute without a change, while 20 allocations run."""
     await asyncio.sleep(REST_S)
 
 
@@ -143,12 +145,12 @@ WORKLOADS: dict[str, tuple[Play, float]] = {
     "served": (served, REST_S / 60.0),
     "rest": (rest, REST_S / 60.0),
 }
-"""{name: (what is played, by how much counts are divided)}"""
+"""{name: (the workload, the divisor of its counts)}"""
 WITH_API = ("served", "rest")
 
 
 def measure(name: str) -> dict[str, float]:
-    """{what is counted: how much of it} of one workload."""
+    """Return {name of a count: count} of one workload."""
     play, divisor = WORKLOADS[name]
 
     async def counted(world: World) -> Counter[str]:
@@ -170,7 +172,7 @@ def measure(name: str) -> dict[str, float]:
 
 
 async def _launch(world: World, count: int, ranks: int, *, pause_s: float, is_ended: bool = True) -> None:
-    """So many launches, followed to their end and a while longer."""
+    """Launch `count` allocations; wait until all have ended (or run), and for `TAIL_S` longer."""
     for number in range(count):
         await world.launch(f"job-{number}", ranks=ranks, cpu="100m")
         if pause_s:
@@ -179,7 +181,7 @@ async def _launch(world: World, count: int, ranks: int, *, pause_s: float, is_en
 
 
 async def _until(world: World, phase: Phase) -> None:
-    """Until all stand there, and a while longer."""
+    """Wait until all allocations are in this phase, and for `TAIL_S` longer."""
 
     async def all_there() -> bool:
         return {_phase(record.obj) for record in world.core.store.scan("allocations.slipway.dev")} == {phase.value}
@@ -202,7 +204,7 @@ def _stream(key: str) -> str:
 
 
 def main() -> None:
-    """`python -m bench.budget.launches NAME`: the counts as JSON."""
+    """`python -m bench.budget.launches NAME`: print the counts as JSON."""
     json.dump(measure(sys.argv[1]), sys.stdout)
 
 

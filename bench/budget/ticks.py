@@ -1,8 +1,8 @@
-"""What the planner does in a tick, counted: calls of Python functions, and the memory that it takes at most.
+"""The work of the planner in a tick as counts: calls of functions, and the peak of its memory.
 
-2,000 nodes whose GPUs are all in use, 4,000 running, 10,000 queued of 20 shapes. Calls are those that Python makes and
-that it makes of C (`sys.setprofile`); they follow the work, not the machine. Equal code of one Python version counts
-equal. Must not read a clock.
+The state has 2,000 nodes whose GPUs are all in use, 4,000 running and 10,000 queued allocations of 20 shapes. Calls are
+those of Python and C functions (`sys.setprofile`); they depend on the work, not on the machine. The same code gives the
+same counts with the same version of Python. Must not read a clock.
 """
 
 import json
@@ -31,7 +31,7 @@ Work = Callable[[], None]
 
 
 class Small:
-    """The state that is counted on; what happens to it is what the timed benchmark has happen."""
+    """The state for the counts; its changes are those of the timed benchmark."""
 
     def __init__(self) -> None:
         self.columns = full_state(NODES, RUNNING, QUEUED)
@@ -39,24 +39,24 @@ class Small:
         ticked(self.columns)
 
     def once_idle(self) -> None:
-        """A tick in which nothing has changed."""
+        """Run a tick without a change."""
         ticked(self.columns)
 
     def once_arrived(self) -> None:
-        """A tick after one arrival for which there is no place."""
+        """Run a tick after the arrival of an allocation that does not fit."""
         self.columns.set_allocation(blocked(self.next))
         self.next += 1
         ticked(self.columns)
 
     def once_departed(self) -> None:
-        """An arrival that runs, and the tick after its end: all shapes are tried again."""
+        """Run the ticks after an arrival that starts and after its end: all shapes are retried."""
         runs(self.columns, self.next)
         ends(self.columns, self.next)
         self.next += 1
 
 
 def placing() -> Work:
-    """A plan that places 1,000 single ranks of 20 shapes on empty nodes."""
+    """Return a plan that places 1,000 single ranks of 20 shapes on empty nodes."""
     made = snapshot(nodes(NODES, cpu=64, gpus=8), [shaped(number) for number in range(PLACED)])
     policy = msgspec.structs.replace(policy_of(made.pool), decisions_max=PLACED)
 
@@ -69,7 +69,7 @@ def placing() -> Work:
 
 
 def ordered(ordering: str) -> Work:
-    """A tick that admits 200 past large gangs for which there is no room, in queues of this ordering."""
+    """Return a tick that admits 200 allocations past large gangs that do not fit, in queues of this ordering."""
     columns = planner_backfill.state(1_000, 4_000, ordering)
 
     def once() -> None:
@@ -86,13 +86,13 @@ WORKS: dict[str, Callable[[], Work]] = {
     "tick of BestEffort queues": lambda: ordered(planner_backfill.BEST_EFFORT),
     "tick of Backfill queues": lambda: ordered(planner_backfill.BACKFILL),
 }
-"""{what a tick is for: gives the tick, once its state is there}"""
+"""{name of the work: function that prepares its state and returns it}"""
 TIMES = {"idle tick": 50, "plan of 1,000": 2}
-"""How often what is counted in instructions is done."""
+"""{name of the work: number of repetitions for the count of its instructions}"""
 
 
 def calls_of(work: Callable[[], None]) -> int:
-    """Calls that the second go makes: the first fills what is kept."""
+    """Return the calls of the second run: the first run fills the caches."""
     work()
     count = 0
 
@@ -110,7 +110,7 @@ def calls_of(work: Callable[[], None]) -> int:
 
 
 def peak_bytes(work: Callable[[], None]) -> int:
-    """Memory that the third go takes at most, beyond what there was."""
+    """Return the peak memory of the third run, without the memory before it."""
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
@@ -121,7 +121,7 @@ def peak_bytes(work: Callable[[], None]) -> int:
 
 
 def measure() -> dict[str, float]:
-    """{what is counted: how much of it}."""
+    """Return {name of a count: count}."""
     found: dict[str, float] = {}
     for name, prepare in WORKS.items():
         work = prepare()
@@ -131,7 +131,7 @@ def measure() -> dict[str, float]:
 
 
 def instructions() -> dict[str, float]:
-    """{what is counted: millions of instructions} of one go, under valgrind's callgrind."""
+    """Return {name of a count: millions of instructions} of one run, under valgrind's callgrind."""
     places = [(name, count) for name, times in TIMES.items() for count in (1, 1 + times)]
     with ThreadPoolExecutor(os.cpu_count()) as workers:
         collected = dict(zip(places, workers.map(_collected, places), strict=True))
@@ -144,7 +144,7 @@ def instructions() -> dict[str, float]:
 
 
 def _collected(place: tuple[str, int]) -> int:
-    """Instructions of a process that prepares the work and does it so often."""
+    """Return the instructions of a process that prepares the work and repeats it."""
     name, times = place
     command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", sys.executable]
     done = subprocess.run(
@@ -160,7 +160,7 @@ def _collected(place: tuple[str, int]) -> int:
 
 
 def main() -> None:
-    """`python -m bench.budget.ticks [WORK TIMES]`: the counts as JSON, or only the work, for a counter outside."""
+    """`python -m bench.budget.ticks [WORK TIMES]`: print the counts as JSON, or only do the work, for valgrind."""
     match sys.argv[1:]:
         case [name, times]:
             work = WORKS[name]()

@@ -1,10 +1,10 @@
-{{/* Names and labels. Every name of ours comes from here. */}}
+{{/* Names and labels. All names of objects are defined here. */}}
 
 {{- define "slipway.name" -}}
 {{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* The release's name, when it says what it is; "slipway" for a release called slipway. */}}
+{{/* The release's name if it contains the name of the chart; else both names. */}}
 {{- define "slipway.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
@@ -15,13 +15,13 @@
 {{- end -}}
 {{- end -}}
 
-{{/* The rest takes (dict "root" $ "component" "api"). */}}
+{{/* The other templates take (dict "root" $ "component" "api"). */}}
 
 {{- define "slipway.component" -}}
 {{- printf "%s-%s" (include "slipway.fullname" .root) .component -}}
 {{- end -}}
 
-{{/* A Deployment's selector can never be changed: nothing that a value or a version decides may stand here. */}}
+{{/* A Deployment's selector can never change, so nothing here may depend on a value or a version. */}}
 {{- define "slipway.selector" -}}
 app.kubernetes.io/name: {{ include "slipway.name" .root }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
@@ -46,7 +46,7 @@ labels:
   {{- include "slipway.labels" . | nindent 2 }}
 {{- end -}}
 
-{{/* The same for what belongs to no namespace. */}}
+{{/* The same for objects without a namespace. */}}
 {{- define "slipway.clusterMetadata" -}}
 name: {{ include "slipway.component" . }}
 labels:
@@ -54,9 +54,9 @@ labels:
 {{- end -}}
 
 {{/*
-image, of (dict "root" $ "image" .Values.valkey.image "tag" default "part" its name in files/pins.yaml): a digest wins
-over a tag, and the digest that is pinned to a tag is taken with that tag. The registry is that of the repository, or of
-the image, or the one that charts of charts share.
+image, of (dict "root" $ "image" .Values.valkey.image "tag" default "part" its name in files/pins.yaml): a digest has
+precedence over a tag, and a tag with a pinned digest gets that digest. The registry is that of the repository, else that
+of the image, else the global one that parent charts share.
 */}}
 {{- define "slipway.image" -}}
 {{- $name := .image.repository -}}
@@ -88,8 +88,8 @@ the image, or the one that charts of charts share.
 {{- end -}}
 
 {{/*
-Our own image, of the root. Without a registry no node could pull it: said before anything is installed. A release that
-stands has its image somehow, and who only renders the chart has no nodes: `lookup` finds nothing then.
+The image of Slipway. Without a registry no node could pull it, so the chart refuses that before anything is installed.
+An installed release already has its image. When the chart is only rendered, there are no nodes: `lookup` finds nothing.
 */}}
 {{- define "slipway.ownImage" -}}
 {{- $image := include "slipway.image" (dict "root" . "image" .Values.image "tag" .Chart.AppVersion "part" "slipway") -}}

@@ -1,6 +1,6 @@
 {{/*
-Serverless runs of a service: with --once it does what there is to do and ends. A CronJob starts it now and then; where
-KEDA looks at the work streams, a ScaledJob does when there is work. Takes (dict "root" $ "component" "scheduler").
+Serverless runs of a service: with --once it does all pending work and ends. A CronJob starts it from time to time; where
+KEDA watches the work streams, a ScaledJob starts it when there is work. Takes (dict "root" $ "component" "scheduler").
 */}}
 
 {{- define "slipway.once" -}}
@@ -27,7 +27,7 @@ metadata:
   {{- include "slipway.metadata" . | nindent 2 }}
 spec:
   schedule: {{ $values.once.schedule | quote }}
-  {{- /* A run that is late does the work of the one that it is late for. */}}
+  {{- /* A late run does the work of all runs that it has missed. */}}
   concurrencyPolicy: Forbid
   startingDeadlineSeconds: 60
   successfulJobsHistoryLimit: 1
@@ -46,7 +46,7 @@ template:
   {{- include "slipway.podTemplate" . | nindent 2 }}
 {{- end -}}
 
-{{/* One trigger of KEDA for each work stream; it takes the largest. */}}
+{{/* One KEDA trigger for each work stream; KEDA uses the largest result. */}}
 {{- define "slipway.workTriggers" -}}
 {{- $keda := .Values.podworker.keda -}}
 {{- $type := .Values.valkey.enabled | ternary "redis-streams" $keda.redis.type -}}

@@ -1,6 +1,6 @@
 {{/*
-The pod of a service. Takes (dict "root" $ "component" "api"), and "once" true for a run that ends by itself: no port
-and no probe, because nobody looks at it.
+The pod of a service. Takes (dict "root" $ "component" "api"), and "once" true for a run that ends by itself: it has no
+port and no probe, because nothing probes it.
 */}}
 
 {{- define "slipway.podTemplate" -}}
@@ -13,7 +13,7 @@ metadata:
     {{- toYaml . | nindent 4 }}
     {{- end }}
   annotations:
-    {{- /* Settings are read at the start only: pods are replaced when one changes. */}}
+    {{- /* Settings are read only at the start, so pods are replaced when a setting changes. */}}
     checksum/settings: {{ printf "%s%s" (include "slipway.environment" .) .root.Values.externalRedis.url | sha256sum }}
     {{- with $values.podAnnotations }}
     {{- toYaml . | nindent 4 }}
@@ -25,7 +25,7 @@ spec:
   {{- if .once }}
   restartPolicy: Never
   {{- end }}
-  {{- /* A service ends by itself when its drain time is over; the rest is for it to be told and to exit. */}}
+  {{- /* A service ends by itself when its drain time is over; the additional seconds are for the signal and the exit. */}}
   terminationGracePeriodSeconds: {{ add 5 $values.drainDelayS (ceil $settings.drainTimeoutS) }}
   {{- include "slipway.podSpec" (dict "root" .root "values" $values) | nindent 2 }}
   {{- if not .once }}
@@ -33,7 +33,7 @@ spec:
   {{- $soft := dict "maxSkew" 1 "topologyKey" "kubernetes.io/hostname" "whenUnsatisfiable" "ScheduleAnyway" }}
   topologySpreadConstraints:
     {{- range default (list $soft) $values.topologySpreadConstraints }}
-    {{- /* One that selects nothing would spread nothing. */}}
+    {{- /* A constraint without a selector would spread nothing. */}}
     - {{- merge (deepCopy .) $own | toYaml | nindent 6 }}
     {{- end }}
   {{- end }}
@@ -66,7 +66,7 @@ spec:
       {{- include "slipway.probes" (dict "own" $values.probes) | nindent 6 }}
       {{- with $values.drainDelayS }}
       lifecycle:
-        {{- /* Whoever still sends requests here has to hear first that this pod is going. */}}
+        {{- /* Clients that still send requests to this pod must first learn that it ends. */}}
         preStop:
           sleep: {seconds: {{ . }}}
       {{- end }}
@@ -153,7 +153,7 @@ spec:
 {{- $settings := (index .root.Values .component).settings -}}
 ports:
   {{- if $settings.healthListen }}
-  {{- /* Where it listens on loopback only a forwarded port gets there. */}}
+  {{- /* A listener on loopback can be reached only by a forwarded port. */}}
   - name: http
     containerPort: {{ include "slipway.port" $settings.listen }}
   {{- end }}
@@ -165,7 +165,7 @@ ports:
     containerPort: {{ include "slipway.healthPort" . }}
 {{- end -}}
 
-{{/* Of whatever serves /livez and /readyz at a port named health; `own` are the values over it: startup, liveness... */}}
+{{/* The probes of a container with /livez and /readyz at a port named health; `own`, such as startup, overrides them. */}}
 {{- define "slipway.probes" -}}
 {{- $live := dict "path" "/livez" "port" "health" -}}
 {{- $ready := dict "path" "/readyz" "port" "health" -}}
@@ -176,7 +176,7 @@ ports:
 {{- range $name := list "startup" "liveness" "readiness" }}
 {{- $own := default dict (get (default dict $.own) $name) }}
 {{- $probe := get $all $name }}
-{{- /* A probe has one way to look. */}}
+{{- /* A probe has exactly one kind of check. */}}
 {{- if or $own.exec $own.tcpSocket $own.grpc }}
 {{- $probe = omit $probe "httpGet" }}
 {{- end }}
@@ -185,7 +185,7 @@ ports:
 {{- end }}
 {{- end -}}
 
-{{/* What the container of a part may take: what the size says, and over it its own values. */}}
+{{/* The resources of a part's container: those of the size, overridden by the part's own values. */}}
 {{- define "slipway.resources" -}}
 {{- $own := default dict (index .root.Values .component).resources -}}
 {{- $made := mergeOverwrite (omit (include "slipway.sizeOf" . | fromYaml) "maxMemory") (deepCopy $own) -}}
@@ -204,8 +204,8 @@ ports:
 {{- end -}}
 
 {{/*
-Where Redis is and our login, as items of `env`; and the authority that signed its certificate, as a mount and a volume.
-Takes (dict "root" $ "component" "api"): each has an account of its own.
+The address of Redis and our login, as items of `env`; and the authority that signed its certificate, as a mount and a
+volume. Takes (dict "root" $ "component" "api"): each component has an account of its own.
 */}}
 {{- define "slipway.redisVariables" -}}
 {{- $secret := include "slipway.redisSecret" .root | fromYaml -}}

@@ -1,7 +1,7 @@
 {{/*
-Where the rules of a service's account hold. Each takes (dict "root" $ "component" "api").
-A service defines its rules in two parts: slipway.rules.SERVICE.everywhere, which only read or are no workspace's, and
-slipway.rules.SERVICE.workspaces, which write there. With rbac.namespaces the latter hold in those namespaces only.
+The scope of the rules of a service's account. Each takes (dict "root" $ "component" "api"). A service defines its rules
+in two parts: slipway.rules.SERVICE.everywhere, which only read or do not belong to a workspace, and
+slipway.rules.SERVICE.workspaces, which write there. With rbac.namespaces the latter apply in those namespaces only.
 */}}
 
 {{- define "slipway.roles" -}}
@@ -48,7 +48,7 @@ subjects:
 {{- end }}
 {{- end -}}
 
-{{/* Bindings of the roles that are named as the component is. */}}
+{{/* Bindings of the roles that have the name of the component. */}}
 {{- define "slipway.clusterRoleBinding" -}}
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding

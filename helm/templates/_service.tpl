@@ -1,5 +1,5 @@
 {{/*
-What the four services have in common: an account, a ConfigMap, what runs their pods, a disruption budget.
+The objects that each of the four services has: an account, a ConfigMap, the owner of its pods, a disruption budget.
 Each takes (dict "root" $ "component" "api").
 */}}
 
@@ -24,7 +24,7 @@ data:
   {{- include "slipway.environment" . | nindent 2 }}
 {{- end -}}
 
-{{/* The pods of a service: a Deployment, or with `once` what starts them now and then. */}}
+{{/* The owner of a service's pods: a Deployment, or with `once` the object that starts them from time to time. */}}
 {{- define "slipway.workload" -}}
 {{- $values := index .root.Values .component -}}
 {{- if dig "once" "enabled" false $values -}}
@@ -42,7 +42,7 @@ kind: Deployment
 metadata:
   {{- include "slipway.metadata" . | nindent 2 }}
 spec:
-  {{- /* What scales it says how many; a number here would be put back at each upgrade. */}}
+  {{- /* The autoscaler sets the number of replicas; a number here would reset it at each upgrade. */}}
   {{- if not $scaled }}
   replicas: {{ $values.replicas }}
   {{- end }}
@@ -59,11 +59,11 @@ spec:
     {{- include "slipway.podTemplate" . | nindent 4 }}
 {{- end -}}
 
-{{/* Where a pod may run and as whom: of (dict "root" $ "values" the part's own). */}}
+{{/* The nodes on which a pod may run, and its users: takes (dict "root" $ "values" the part's own). */}}
 {{- define "slipway.podSpec" -}}
 {{- $secrets := list }}
 {{- range concat .root.Values.image.pullSecrets .root.Values.imagePullSecrets (default list (dig "imagePullSecrets" list (default dict .root.Values.global))) }}
-{{- /* As Kubernetes writes them, or plain names. */}}
+{{- /* Either as Kubernetes writes them, or plain names. */}}
 {{- $secrets = append $secrets (kindIs "string" . | ternary . (kindIs "string" . | ternary dict .).name) }}
 {{- end }}
 {{- with uniq $secrets }}
@@ -110,7 +110,7 @@ affinity:
 {{- else if dig "keda" "enabled" false $values -}}
 {{- $least = int $values.keda.minReplicas -}}
 {{- end -}}
-{{- /* For one replica it would only keep nodes from being drained. */}}
+{{- /* With one replica, the budget would only prevent the drain of nodes. */}}
 {{- if and $values.podDisruptionBudget.enabled (gt $least 1) (not (dig "once" "enabled" false $values)) -}}
 apiVersion: policy/v1
 kind: PodDisruptionBudget

@@ -118,7 +118,7 @@ def test_the_map_says_what_gpus_do_and_how_scattered_the_free_ones_are(visit: Vi
     visit.shows("Fragmentation: ")
     visit.press("By use")
     legend = "document.querySelector('.legend').innerText.split(/\\s+/).join(' ')"
-    visit.page.wait_for(f"{legend}.includes('busy 2 no figures 2')")
+    visit.page.wait_for(f"{legend}.includes('busy 2 no data 2')")
     assert visit.page.run("location.search") == "?by=use"
     visit.is_clean()
 

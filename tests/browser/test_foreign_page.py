@@ -153,7 +153,7 @@ def test_a_link_works_once(stack: RunningStack, browser: Browser) -> None:
         assert first.run("document.cookie") == ""
     with browser.page() as second:
         second.goto(url)
-        second.wait_for("document.title === 'This link is not good any more'")
+        second.wait_for("document.title === 'This link is no longer valid'")
         second.goto(f"{origins(stack)[1]}/api/v1/me")
         second.wait_for("document.body.innerText.includes('\"status\":401')")
 

@@ -221,7 +221,7 @@ def test_now_is_compared_with_then(stack: RunningStack, person: Person) -> None:
     expect(row).to_contain_text("Running")
     expect(row).to_contain_text("Terminated")
     person.presses("−1 h")  # noqa: RUF001 - the sign that the page shows
-    expect(person.page.get_by_text("Nothing stood at that time")).to_be_visible()
+    expect(person.page.get_by_text("No workloads at that time")).to_be_visible()
 
 
 def test_on_a_phone_one_is_found_looked_at_and_killed(stack: RunningStack, walker: Person) -> None:

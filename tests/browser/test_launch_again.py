@@ -221,7 +221,7 @@ def test_a_plain_launch_fills_the_form(stack: RunningStack, visit: Visit) -> Non
     id_ = stack.launch({**body, "hold": True})
     try:
         visit.go(f"/launch?from={id_}")
-        visit.shows("the form keeps what it does not show")
+        visit.shows("the form does not show these fields")
         values = visit.page.run("[...document.querySelectorAll('form [name]')].map(each => [each.name, each.value])")
         visit.press("YAML")
         visit.page.wait_for("!!document.querySelector('[name=yaml]')")

@@ -146,7 +146,7 @@ def test_what_the_form_changes_is_in_the_yaml(visit: Visit) -> None:
     write_yaml(visit, yaml.safe_dump(BODIES["more"]))
     visit.page.wait_for("!!document.querySelector('.outcome .state')")
     visit.press("Form")
-    visit.shows("the form keeps what it does not show")
+    visit.shows("the form does not show these fields")
     assert visit.page.run("document.querySelector('[name=ranks]').disabled") is True
     visit.put("[name=name]", "from-both")
     visit.press("YAML")

@@ -115,12 +115,12 @@ def test_an_address_leads_to_a_place_far_down(visit: Visit, line: LongQueue) -> 
 def test_the_filter_looks_at_all_of_them(visit: Visit, line: LongQueue) -> None:
     """The filter finds entries that were never shown; they keep their positions, and the count is shown."""
     visit.go(f"/queues/{line.name}")
-    visit.put("[aria-label='Filter who waits']", f"{line.name}-23".upper())
+    visit.put("[aria-label='Filter waiting workloads']", f"{line.name}-23".upper())
     visit.shows(f"10 of {COUNT}")
     visit.page.wait_for(f"{ROWS}.length === 10")
     assert drawn(visit) == [str(place) for place in range(231, 241)]
-    visit.put("[aria-label='Filter who waits']", "nothing")
-    visit.shows("Nobody is called that")
+    visit.put("[aria-label='Filter waiting workloads']", "nothing")
+    visit.shows("No workload matches")
     visit.is_clean()
 
 
@@ -129,7 +129,7 @@ def test_those_that_were_never_shown_are_moved_and_killed(
 ) -> None:
     """All can be selected; moving to the end puts them behind entries that the page has never requested."""
     visit.go(f"/queues/{own_line.name}")
-    visit.put("[aria-label='Filter who waits']", f"{own_line.name}-00")
+    visit.put("[aria-label='Filter waiting workloads']", f"{own_line.name}-00")
     visit.press("Select these 10")
     visit.shows("10 selected")
     visit.press("Move")
@@ -146,6 +146,6 @@ def test_those_that_were_never_shown_are_moved_and_killed(
     visit.shows(f"{COUNT} selected")
     visit.press("Kill")
     answer(visit, f"Kill {COUNT} workloads?", f"Kill {COUNT}")
-    visit.shows("Nothing waits here")
+    visit.shows("No workload waits here")
     assert order() == []
     visit.is_clean()

@@ -194,7 +194,7 @@ def test_a_webhook_shows_its_key_once(stack: RunningStack, visit: Visit) -> None
     assert "whsec_" not in visit.page.text()
     visit.press("Remove")
     say_yes(visit, "Remove page-hook?")
-    visit.shows("There is no webhook")
+    visit.shows("There are no webhooks")
     visit.is_clean()
 
 
@@ -209,10 +209,10 @@ def test_dead_letters_are_read_and_dropped(stack: RunningStack, visit: Visit) ->
     visit.press("Open")
     visit.shows("page-gone")
     visit.press("Send again")
-    visit.shows("nobody would get it")
+    visit.shows("the letter has no receiver")
     visit.press("Drop")
     say_yes(visit, "Drop this letter?")
-    visit.shows("There is no dead letter")
+    visit.shows("There are no dead letters")
     visit.is_clean()
 
 

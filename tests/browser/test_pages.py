@@ -351,7 +351,7 @@ def test_the_priority_of_many_is_changed(
 def test_many_are_killed_at_once(stack: RunningStack, visit: Visit, busy: dict[str, str], line: dict[str, str]) -> None:
     """One step selects everything that the filter shows; the dialog counts them, and no other is killed."""
     visit.go("/queues/default")
-    visit.put("[aria-label='Filter who waits']", next(iter(line)).removesuffix("-a"))
+    visit.put("[aria-label='Filter waiting workloads']", next(iter(line)).removesuffix("-a"))
     visit.press("Select these 3")
     visit.press("Kill")
     answer(visit, "Kill 3 workloads?", "Kill 3")
@@ -420,7 +420,7 @@ def test_now_beside_then(stack: RunningStack, visit: Visit, busy: dict[str, str]
             "[...document.querySelectorAll('.choice button')].find(b => b.innerText === '+1 h').disabled"
         )
         visit.press("\u22121 day")
-        visit.shows("Nothing stood at that time")
+        visit.shows("No workloads at that time")
     finally:
         stack.ask(lambda api: api.post(f"/allocations/{held}/kill"))
     visit.is_clean()
@@ -945,7 +945,7 @@ def test_the_log_of_a_workload_that_is_gone(stack: RunningStack, visit: Visit) -
 
     asyncio.run(archive_it())
     visit.go(f"/w/{gone}")
-    visit.shows("This workload is gone. Its log is archived.")
+    visit.shows("This workload was deleted. Its log is archived.")
     visit.page.wait_for("document.querySelector('.lines')?.innerText.includes('the last words')")
     visit.go(f"/w/{fresh('never')}-0a1b2c3d")
     visit.shows("Not found")

@@ -132,7 +132,7 @@ def test_nothing_runs_there_is_no_terminal(stack: RunningStack, page: Page) -> N
     id_ = stack.launch({"kind": "command", "image": "local", "command": ["true"]})
     stack.wait_for(id_, "Terminated")
     page.goto(stack.link(f"/w/{id_}?tab=terminal"))
-    page.wait_for("document.body.innerText.includes('A terminal opens in a rank that runs.')")
+    page.wait_for("document.body.innerText.includes('A terminal can be opened only in a running rank.')")
     assert not page.run("!!document.getElementById('tab-terminal')")
 
 

@@ -24,10 +24,10 @@ def test_what_costs_as_much_as_granted_is_fine() -> None:
 @pytest.mark.parametrize(
     ("figures", "told"),
     [
-        ({"calls": 1_050.0}, "calls: 1050, and 1000 are granted"),
-        ({"calls": 1_000.0, "new": 500.0}, "new: 500, and 0 are granted"),
-        ({"calls": 1_000.0 * (1 - LESS) - 10}, "calls: 890, and 1000 are granted: keep the gain with --write"),
-        ({}, "calls: 0, and 1000 are granted: keep the gain with --write"),
+        ({"calls": 1_050.0}, "calls: 1050; the budget is 1000"),
+        ({"calls": 1_000.0, "new": 500.0}, "new: 500; the budget is 0"),
+        ({"calls": 1_000.0 * (1 - LESS) - 10}, "calls: 890; the budget is 1000: keep the gain with --write"),
+        ({}, "calls: 0; the budget is 1000: keep the gain with --write"),
     ],
 )
 def test_what_costs_more_or_notably_less_is_told(figures: dict[str, float], told: str) -> None:
@@ -79,9 +79,9 @@ def test_each_list_counts() -> None:
     limits = {"rest, kube reads, api: list nodes": 1.0, "rest, kube reads, api: get nodes": 1.0}
     assert differences(limits, limits) == []
     [told] = differences(limits, {what: 2.0 for what in limits})
-    assert told == "rest, kube reads, api: list nodes: 2, and 1 are granted"
+    assert told == "rest, kube reads, api: list nodes: 2; the budget is 1"
     [told] = differences(limits, {"rest, kube reads, api: get nodes": 1.0})
-    assert "list nodes: 0, and 1 are granted: keep the gain" in told
+    assert "list nodes: 0; the budget is 1: keep the gain" in told
 
 
 @pytest.mark.parametrize("workload", ["rest", "served"])

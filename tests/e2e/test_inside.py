@@ -154,7 +154,7 @@ def test_who_is_missing_is_said(stack: RunningStack, marks: Path) -> None:
     assert stack.wait_for(id_, "Terminated")["result"] == "Succeeded"
     assert (marks / "code").read_text().strip() == "124"
     said = (marks / "said").read_text()
-    assert "1 of 2 peers of 'default' are there (rank-0 of rank 0); 1 missing: rank 1" in said
+    assert "1 of 2 peers of 'default' have arrived (rank-0 of rank 0); 1 missing: rank 1" in said
 
 
 def test_an_eviction_is_heard_answered_and_requeued(stack: RunningStack, marks: Path) -> None:

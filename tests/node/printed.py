@@ -12,7 +12,7 @@ _COUNTED = re.compile(r"(?:\[(\d+)\] )?-- (\d+) lines? (?:is|are) missing here")
 _SAID = re.compile(
     r"(?:\[(\d+)\] )?-- (?:the (?:end of the )?log|lines) of this rank .*"
     r"(?:could not be read|removed them, unread|not stored to its end)|"
-    r"(?:\[(\d+)\] )?-- (?:older|younger) lines of this rank are not shown here"
+    r"(?:\[(\d+)\] )?-- (?:older|newer) lines of this rank are not shown here"
 )
 
 

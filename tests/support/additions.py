@@ -247,7 +247,7 @@ async def test_any_caller_with_a_token_may_ask(tmp_path: Path) -> None:
     ),
 )
 
-_WAITING = '"waiting": {"type": "boolean", "description": "whether it says that it waits for something"}'
+_WAITING = '"waiting": {"type": "boolean", "description": "whether the service inside has nothing to show yet"}'
 _EVENT = (
     HandEdit(
         "shared/slipway/model/lifecycle.py",

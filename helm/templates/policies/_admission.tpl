@@ -1,7 +1,7 @@
 {{/*
 A ValidatingAdmissionPolicy and its binding. Takes (dict "root" $ "name" "nodes" "accounts" (list "api") "rules" [...]
-"objectSelector" {...} "conditions" [...] "variables" [...] "validations" [...]). It judges requests of those accounts of ours and nobody
-else's, so a mistake in it can stop us and nobody else.
+"objectSelector" {...} "conditions" [...] "variables" [...] "validations" [...]). It judges only
+requests of those accounts of ours, so a mistake in it can block only Slipway.
 */}}
 {{- define "slipway.admissionPolicy" -}}
 {{- $of := dict "root" .root "component" (printf "policy-%s" .name) -}}
@@ -54,9 +54,10 @@ spec:
 {{- end -}}
 
 {{/*
-A field of an allocation that only the api sets, which asks whether its caller may, and who has the right to create
-allocations/<subresource> in the workspace. Takes (dict "root" $ "name" "limits" "condition" (dict "name" "..." "expression"
-"...") "subresource" "limits" "message" "..."); the condition says when a write changes the field. It judges everybody but the api.
+A field of an allocation that only two kinds of callers may set: the api, which checks the permission of its own caller,
+and users who may create allocations/<subresource> in the workspace. Takes (dict "root" $ "name" "limits" "condition"
+(dict "name" "..." "expression" "...") "subresource" "limits" "message" "..."); the condition says when a write changes
+the field. It judges all callers except the api.
 */}}
 {{- define "slipway.rightPolicy" -}}
 {{- if and .root.Values.admissionPolicies.enabled (.root.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1") }}

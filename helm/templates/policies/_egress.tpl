@@ -1,4 +1,4 @@
-{{/* To whoever answers for names: in some clusters a pod, in others an address of the node. */}}
+{{/* To the DNS server: in some clusters a pod, in others an address of the node. */}}
 {{- define "slipway.egressOfNames" -}}
 - ports:
     - port: 53

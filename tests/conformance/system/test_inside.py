@@ -80,7 +80,7 @@ def test_the_api_server_says_whose_a_token_is(system: System, gang: tuple[str, l
     other = system.launch(a_body())
     system.wait_for(other, "Running")
     refused: dict[str, tuple[int, Json]] = {
-        "which is no rank of": Door(system, other, token).ask("POST", "ready"),
+        "which is not a rank of": Door(system, other, token).ask("POST", "ready"),
         "not for 'slipway'": Door(system, id_, a_token(system, pods[0], "vault")).ask("POST", "ready"),
         "bound to no pod|not of a pod": Door(system, id_, a_token(system, None)).ask("POST", "ready"),
         "does not accept the token": Door(system, id_, token[:-8] + "AAAAAAAA").ask("POST", "ready"),

@@ -29,9 +29,11 @@ def test_a_start_is_told_in_words_once(system: System) -> None:
     system.installation.await_ready()
     [pod] = system.pods(id_)
     system.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
-    wait_until(lambda: "container main is stopped" in said(system, id_), f"the stop: {said(system, id_)}", timeout_s=60)
+    wait_until(
+        lambda: "container main is being stopped" in said(system, id_), f"the stop: {said(system, id_)}", timeout_s=60
+    )
     first = [item["text"] for item in lines(system, id_) if item["stream"] == "event" and item["attempt"] == 1]
-    assert sorted(first) == sorted([*before, "container main is stopped"])
+    assert sorted(first) == sorted([*before, "container main is being stopped"])
 
 
 def test_an_image_that_can_not_be_had_is_told(system: System) -> None:

@@ -14,7 +14,7 @@ def test_a_queue_ends_its_work_and_counts_what_it_used(system: System) -> None:
     system.operator.create(f"{GROUP}/queues", {**kind, "metadata": {"name": "short"}, "spec": queue})
     body = a_body("training", 1, queue="short")
     answer = system.post("/allocations", body)
-    assert answer["warnings"] == ["queue short ends its work after 2s, although it asks for no limit"]
+    assert answer["warnings"] == ["queue short ends its allocations after 2s, although the launch sets no limit"]
     ended = system.wait_for(answer["id"], "Terminated", timeout_s=60.0)
     assert (ended["status"]["result"], ended["status"]["reason"]) == ("TimedOut", "MaxRuntime")
 

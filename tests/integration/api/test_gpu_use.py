@@ -241,9 +241,9 @@ async def test_a_token_is_sent_and_a_file_that_is_missing_is_named(tmp_path_fact
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ({"status": "success", "data": {"resultType": "scalar", "result": []}}, "has no series as its result"),
+        ({"status": "success", "data": {"resultType": "scalar", "result": []}}, "is not a list of series"),
         ({"status": "error", "error": "bad\x1b[31m data"}, "refuses the query (SLIPWAY_GPU_USE_QUERY): bad[31m data"),
-        (["no"], "answers 200, not as Prometheus does"),
+        (["no"], "answers 200, which is not an answer of Prometheus"),
     ],
 )
 async def test_an_answer_that_is_none_is_refused_in_words(body: Any, words: str) -> None:

@@ -116,7 +116,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "unsigned": ({"header": {"alg": "none"}}, "signed with 'none'"),
     "signed with the public key": ({"header": {"alg": "HS256"}}, "signed with 'HS256'"),
     "of another algorithm": ({"header": {"alg": "RS512"}}, "signed with 'RS512'"),
-    "a notice of a logout": ({"events": {"http://schemas.openid.net/event/backchannel-logout": {}}}, "a notice"),
+    "a notice of a logout": (
+        {"events": {"http://schemas.openid.net/event/backchannel-logout": {}}},
+        "is a logout token",
+    ),
 }
 
 

@@ -36,7 +36,7 @@ CASES: list[tuple[Json, str, str]] = [
     ({**COMMAND, "env": {"A": 1}}, "/env/A", "must be text, not a whole number"),
     ({**COMMAND, "desired": "Stopped"}, "/desired", "leave it out"),
     ({**COMMAND, "signals": {"ready": True}}, "/signals", "leave it out"),
-    ({**COMMAND, "labels": {"slipway.dev/rank": "1"}}, "/labels/slipway.dev~1rank", "Slipway's own"),
+    ({**COMMAND, "labels": {"slipway.dev/rank": "1"}}, "/labels/slipway.dev~1rank", "reserved for Slipway"),
     ({**COMMAND, "labels": {"a": "not ok!"}}, "/labels", ""),
     ({**COMMAND, "minAvailable": 3}, "/minAvailable", "above the 1 ranks"),
     ({**COMMAND, "template": "none-such"}, "/template", "there is no template none-such"),

@@ -147,7 +147,10 @@ async def test_delete_is_for_what_has_ended(world: ApiWorld) -> None:
     answer = await sent(world, body, **{"Idempotency-Key": "k"})
     assert outcomes(answer) == ["done", "refused", "refused"]
     problem = answer["items"][1]["problem"]
-    assert (problem["status"], "is Pending, and only what has ended is deleted" in problem["detail"]) == (409, True)
+    assert (
+        problem["status"],
+        "is Pending, and only an allocation that has ended can be deleted" in problem["detail"],
+    ) == (409, True)
     assert await deleted(world) == ["ended"]
     assert outcomes(await sent(world, {**body, "force": True}, **{"Idempotency-Key": "k"})) == ["done"] * 3
     assert await deleted(world) == ["ended", "runs", "waits"]

@@ -213,7 +213,7 @@ async def test_a_logout_while_redis_is_away(teams: Teams) -> None:
     async with served_by(parts) as other:
         teams.world.server.absent = True
         out = await http.post("/logout", headers={**cookie, **OWN})
-        assert (out.status_code, "cannot be told right now" in out.text) == (200, True)
+        assert (out.status_code, "cannot be notified right now" in out.text) == (200, True)
         assert (await http.get("/api/v1/me", headers=cookie)).status_code == 401
         await parts.sessions.ended.look()
         assert (await other.get("/api/v1/me", headers=cookie)).status_code == 200
@@ -406,7 +406,7 @@ def test_long_tokens() -> None:
     login = sessions.begin(token)
     assert login.token == token
     assert len(sessions.code(login, "w" * 64)) <= SEALED_CHARS_MAX
-    with pytest.raises(UnauthorizedError, match="longer than a browser keeps"):
+    with pytest.raises(UnauthorizedError, match="too long for a cookie"):
         sessions.begin(random.token_hex(2_500))
 
 

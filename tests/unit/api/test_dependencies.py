@@ -79,7 +79,11 @@ async def test_what_can_never_start_is_refused(world: ApiWorld) -> None:
     [
         ({"allocation": "perp"}, "/after/0/allocation", "workspace default has no allocation perp; slipway ps --all"),
         ({"allocation": "No Name"}, "/after/0/allocation", "workspace default has no allocation No Name; "),
-        ({"job": "none"}, "/after/0/job", "job none has no allocation in workspace default; launch its work first"),
+        (
+            {"job": "none"},
+            "/after/0/job",
+            "job none has no allocation in workspace default; launch its allocations first",
+        ),
         ({}, "/after/0", "name an allocation or a job: {allocation: ID} or {job: NAME}"),
         ({"allocation": "prep", "job": "sweep"}, "/after/0", "name an allocation or a job: "),
         ({"allocation": "prep", "result": "Succeeded"}, "/after/0/result", "written by the API; leave it out"),
@@ -115,7 +119,7 @@ async def test_two_ends_of_one_allocation_are_a_slip(world: ApiWorld) -> None:
     """An allocation ends in one way only. The same dependency twice is stored once."""
     id_ = await first(world)
     (error,) = await refusal(world, {"allocation": "prep"}, {"allocation": id_, "when": "failed"})
-    assert error["detail"] == f"{id_} is named twice, with different ends: leave one of them out"
+    assert error["detail"] == f"{id_} is named twice, with different values of when: leave one of them out"
     answer = await world.launch(after=[{"allocation": "prep"}, {"allocation": id_}])
     assert len(answer["spec"]["after"]) == 1
 

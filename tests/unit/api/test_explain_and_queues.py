@@ -87,7 +87,7 @@ def test_every_gate_says_what_would_help(gate: Gate) -> None:
 
 @pytest.mark.parametrize("gate", MAY_SAY_NEVER)
 def test_what_can_never_start_is_not_told_to_wait(gate: Gate) -> None:
-    """`can never start` never stands beside `wait for work to end`."""
+    """`can never start` never stands beside `wait for other allocations to end`."""
     (help_,) = told(gate, f"{NEVER} as the pool stands: it is too large").change
     assert help_.kind != "wait"
     assert "wait" not in help_.detail.replace("waiting does not help", "")
@@ -96,7 +96,7 @@ def test_what_can_never_start_is_not_told_to_wait(gate: Gate) -> None:
 def test_what_does_not_fit_now_may_wait() -> None:
     """The gate is the same, but here the end of other work helps."""
     (help_,) = told(Gate.NO_FIT, "0 of 2 nodes fit: 2 lack 1 nvidia.com/gpu free").change
-    assert help_.detail.startswith("wait for work to end")
+    assert help_.detail.startswith("wait for other allocations to end")
 
 
 @pytest.mark.parametrize("message", ["pool p has no queue q", "nothing starts in queue q: its limit is below 0"])
@@ -210,8 +210,8 @@ async def test_a_queue_that_ends_the_work_sooner_is_a_warning(world: ApiWorld) -
     asks: list[dict[str, Any]] = [{}, {"maxRuntime": "2h"}]
     said = [(await world.launch(queue="team", **asked))["warnings"] for asked in asks]
     assert said == [
-        ["queue lab ends its work after 1h, although it asks for no limit"],
-        ["queue lab ends its work after 1h, not the 2h that it asks for"],
+        ["queue lab ends its allocations after 1h, although the launch sets no limit"],
+        ["queue lab ends its allocations after 1h, not after the 2h that the launch sets"],
     ]
     assert (await world.launch(queue="team", maxRuntime="30m"))["warnings"] == []
 
@@ -222,11 +222,11 @@ async def test_a_queue_that_ends_the_work_sooner_is_a_warning(world: ApiWorld) -
         (
             "QuotaExceeded",
             "Unknown",
-            "is tried again and again: exceeded quota: q",
+            "fails and is retried: exceeded quota: q",
             "ResourceQuota that the message names",
         ),
         ("QuotaExceeded", "True", "is stuck: exceeded quota: q", "slipway dead replay"),
-        ("Unavailable", "Unknown", "is tried again and again", "wait: it is tried again by itself"),
+        ("Unavailable", "Unknown", "fails and is retried", "wait: Slipway tries again automatically"),
         ("Denied", "True", "is stuck", "given to Slipway's account"),
     ],
 )

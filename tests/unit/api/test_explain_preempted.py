@@ -14,7 +14,7 @@ def test_a_victim_says_until_when_and_for_whom() -> None:
     deadline = {"preemption": "2026-01-02T04:04:05Z"}
     told = TOLD.recorded(Event.PREEMPTING, at_s=6, reason="Preempted", deadlines=deadline)
     said = standing(told.it)
-    assert "told to save its work by 2026-01-02T04:04:05Z (Preempted for default/urgent)" in said
+    assert "asked to save its work by 2026-01-02T04:04:05Z (Preempted for default/urgent)" in said
     assert said.endswith("then it comes back as the next attempt")
     assert standing(TOLD.it) == "stopping (Preempted for default/urgent): waiting for its pods to be gone"
 

@@ -87,7 +87,7 @@ async def test_who_has_used_less_is_shown_first(world: ApiWorld) -> None:
     why = (await world.get(f"/allocations/{first}/explain")).json()
     assert (why["position"], why["jobsAhead"]) == (2, [second])
     assert why["fairShare"].startswith("user ana has used 1")
-    assert why["fairShare"].endswith("among work of one priority, ben's work goes first")
+    assert why["fairShare"].endswith("among allocations of the same priority, ben's allocations go first")
 
 
 async def test_without_a_user_order_nothing_is_said(world: ApiWorld) -> None:
@@ -112,10 +112,10 @@ def test_the_sentence_names_amounts_and_who_goes_first() -> None:
     levels = {user: level(amount) for user, amount in used.items()}
     said = turn_sentence("ana", {"ana", "ben"}, queue, pool, used=used, levels=levels)
     assert said == (
-        "user ana has used 120 GPU-h in queue lab (half-life 7d), ben 3 GPU-h: among work of one priority, "
-        "ben's work goes first"
+        "user ana has used 120 GPU-h in queue lab (half-life 7d), ben 3 GPU-h: among allocations of the same priority, "
+        "ben's allocations go first"
     )
-    assert turn_sentence("cleo", {"dan"}, queue, pool, used={}, levels={}).endswith("they go by submission")
+    assert turn_sentence("cleo", {"dan"}, queue, pool, used={}, levels={}).endswith("the order is that of submission")
     assert turn_sentence("ana", {"ana"}, queue, pool, used=used, levels=levels) == ""
 
 

@@ -54,5 +54,5 @@ async def test_a_node_that_does_not_answer_is_explained(world: ApiWorld) -> None
     await silence(world, "n1")
     await silence(world, "n2")
     why = (await world.get(path)).json()
-    assert why["message"] == "running; node n1 does not answer, and whether its ranks still run is not known"
+    assert why["message"] == "running; node n1 does not answer, so it is unknown whether its ranks still run"
     assert "slipway forget" in why["change"][0]["detail"]

@@ -177,7 +177,7 @@ async def test_the_same_id_again_takes_the_place(
     async with asyncio.timeout(5):
         refused = await old
         assert (refused.status_code, refused.json()["code"]) == (409, "replaced")
-        assert "request id 'a' came again" in refused.json()["detail"]
+        assert "request id 'a' was sent again" in refused.json()["detail"]
         other = await world.http.post(path, json=a_peer("b", 2))
     assert other.json()["data"] == (await new).json()["data"] == [2, {"from": "b"}]
 
@@ -227,8 +227,8 @@ async def test_the_time_is_up(world: ApiWorld) -> None:
     late = await world.http.post(path, json=a_peer("p1", rank=1, timeoutSeconds=0.1))
     assert (late.status_code, late.json()["code"], "Retry-After" in late.headers) == (408, "peers-missing", True)
     assert late.json()["detail"] == (
-        "3 of 4 peers of 'default' are there (p0 of rank 0, p1 of rank 1, p3 of rank 3); 1 missing: rank 2. "
-        "Send the same request again to go on waiting"
+        "3 of 4 peers of 'default' have arrived (p0 of rank 0, p1 of rank 1, p3 of rank 3); 1 missing: rank 2. "
+        "Send the same request again to continue to wait"
     )
     await there(world, path, 2)
     async with asyncio.timeout(5):
@@ -243,7 +243,7 @@ async def test_numbers_must_agree(world: ApiWorld) -> None:
     await there(world, path, 1)
     wrong = await world.http.post(path, json=a_peer("b", 3))
     assert wrong.status_code == 409
-    assert "said 2, this request says 3" in wrong.json()["detail"]
+    assert "sent 2, this request sent 3" in wrong.json()["detail"]
     await world.http.post(path, json=a_peer("b", 2))
     assert (await waiting).status_code == 200
 
@@ -319,10 +319,10 @@ async def test_many_peers(world: ApiWorld, replica: httpx2.AsyncClient) -> None:
     [
         ({"requestId": ""}, "/requestId", "1 to 128 printable characters"),
         ({"requestId": "a b"}, "/requestId", "printable"),
-        ({"numPeers": 0}, "/numPeers", "how many must come"),
+        ({"numPeers": 0}, "/numPeers", "number of peers that must arrive"),
         ({"numPeers": 5000}, "/numPeers", "4096"),
         ({"group": "a b"}, "/group", "name of the all-gather"),
-        ({"data": "x" * 70_000}, "/data", "one peer may bring 65536"),
+        ({"data": "x" * 70_000}, "/data", "one peer may send 65536"),
         ({"timeoutSeconds": 1e9}, "/timeoutSeconds", "600"),
         ({"rank": -1}, "/rank", "0"),
         ({"peers": 3}, "/peers", "unknown field"),

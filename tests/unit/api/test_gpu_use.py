@@ -191,10 +191,10 @@ async def test_days_that_are_not_known_have_a_place_among_few() -> None:
         with places.held("a"), places.held("b"), places.held("c"):
             refused = await world.get(many)
             assert (refused.status_code, refused.headers["retry-after"]) == (429, "2")
-            assert "3 questions about GPUs on days gone by run already" in refused.json()["detail"]
+            assert "3 questions about GPUs on past days are in progress already" in refused.json()["detail"]
             assert (await world.get(one)).status_code == 200
         away = await world.get(many)
-        assert (away.status_code, away.json()["title"]) == (503, "Something that this needs cannot be reached")
+        assert (away.status_code, away.json()["title"]) == (503, "A service that the request needs cannot be reached")
         # The address is the operators', and the answer a user's.
         assert "127.0.0.1" not in away.text
         assert "SLIPWAY_PROMETHEUS_URL" in away.text

@@ -37,8 +37,8 @@ async def test_one_user_leaves_a_place_for_others(world: ApiWorld) -> None:
     with places.held("anybody"), places.held("anybody"), places.held("another"):
         refused = await world.get("/history")
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "2")
-        assert "3 questions about the past run already" in refused.json()["detail"]
-    with places.held("bob"), places.held("bob"), pytest.raises(ThrottledError, match="bob runs 2 of 3"):
+        assert "3 questions about the past are in progress already" in refused.json()["detail"]
+    with places.held("bob"), places.held("bob"), pytest.raises(ThrottledError, match="bob has 2 of 3"):
         places.held("bob").__enter__()
     assert (await world.get("/history")).status_code == 200
 

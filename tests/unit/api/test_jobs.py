@@ -192,5 +192,5 @@ async def test_a_launch_into_a_job_that_is_not_there_is_refused(world: ApiWorld,
     (error,) = answer.json()["errors"]
     assert error["pointer"] == "/job"
     assert error["detail"] == (
-        "workspace default has no job swep; there are: sweep; make it with: slipway job create swep"
+        "workspace default has no job swep; there are: sweep; create it with: slipway job create swep"
     )

@@ -598,7 +598,7 @@ async def test_a_launch_names_the_flavors_that_it_accepts(
         ({"gpuType": "h200"}, "/gpuType", "pool default has no flavor 'h200'; it has h100, a100"),
         ({"flavors": ["h100", "h200"]}, "/flavors/1", "pool default has no flavor 'h200'; it has h100, a100"),
         ({"flavors": ["h100", "h100"]}, "/flavors/1", "h100 is listed twice; each must be different"),
-        ({"gpuType": "h100", "flavors": ["a100"]}, "/gpuType", "flavors says which flavors it accepts"),
+        ({"gpuType": "h100", "flavors": ["a100"]}, "/gpuType", "flavors sets the accepted flavors"),
     ],
 )
 async def test_a_flavor_that_makes_no_sense_is_refused(
@@ -638,4 +638,4 @@ async def test_a_run_script_beside_a_command_is_refused(world: ApiWorld, beside:
     refused = await world.post("/allocations", {**COMMAND, **beside, "run": "echo"})
     [error] = refused.json()["errors"]
     assert error["pointer"] == "/run"
-    assert error["detail"] == f"{list(beside)[-1]} says what runs too: leave one of them out"
+    assert error["detail"] == f"{list(beside)[-1]} sets the program too: leave one of them out"

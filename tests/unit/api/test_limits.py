@@ -30,7 +30,7 @@ def test_what_is_not_known_counts_as_use_now() -> None:
     (lost,) = limits(idle().it, {"proxy": T0}, NOW)
     assert lost.at == format_time(NOW + 600)
     (away,) = limits(idle().it, None, NOW)
-    assert (away.at, "Redis is away" in away.detail) == ("", True)
+    assert (away.at, "Redis is unavailable" in away.detail) == ("", True)
 
 
 def test_the_next_one_comes_first() -> None:
@@ -63,8 +63,8 @@ def test_explain_says_that_it_was_told() -> None:
     story = a_running(preemptible=True, preemptionGrace="2m", idleTimeout="10m").ready()
     told = once(story.stopped("IdleTimeout").it, a_pod().running()).allocation
     said = standing(told)
-    assert said.startswith(f"running, and told to save its work by {format_time(NOW + 120)} (IdleTimeout)")
-    assert said.endswith("ended for good")
+    assert said.startswith(f"running, and asked to save its work by {format_time(NOW + 120)} (IdleTimeout)")
+    assert said.endswith("ends for good")
     evicted = once(story.stopped("Preempted", requeue=True).it, a_pod().running()).allocation
     assert standing(evicted).endswith("the next attempt")
 

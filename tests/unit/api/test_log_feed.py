@@ -177,7 +177,7 @@ async def test_where_neither_store_nor_pod_answers_the_log_is_not_called_empty(w
     assert await read_all(world, world.streams.logs, running) == []
     for pod in (await world.kube.list(PODS)).items:
         await world.kube.delete(PODS, pod.metadata.name, namespace=pod.metadata.namespace, grace_s=0)
-    with pytest.raises(UnavailableError, match="its store does not answer, and no pod has it"):
+    with pytest.raises(UnavailableError, match="its store does not answer, and no pod has the log"):
         await read_all(world, world.streams.logs, running)
 
 
@@ -197,7 +197,7 @@ async def test_an_answer_from_a_pod_says_where_it_is_cut(world: ApiWorld) -> Non
     marks = [at for at, text in enumerate(whole) if "not shown here" in text]
     assert (marks, whole[1], len(whole)) == ([0, 2], "0: 2", 2 * (POD_LINES_MAX + 1))
     assert whole[0].startswith("older lines of this rank are not shown here: this answer comes from the nodes")
-    assert page[0].text.endswith(f"of all ranks together the last {LINES_MAX} lines")
+    assert page[0].text.endswith(f"the last {LINES_MAX} lines of all ranks together")
     assert [line.text for line in page[-2:]] == [f"{rank}: {POD_LINES_MAX + 1}" for rank in (0, 1)]
 
 
@@ -253,7 +253,7 @@ async def test_who_follows_is_told_which_log_had_no_end_when_following_was_over(
         await feed.follow(ended, LogFilter(), emit)
     assert [line.text for line in found[:2]] == ["of 0", "of 1"]
     [mark] = found[2:]
-    assert (mark.rank, mark.stream, "lines may be missing here, ask for it again" in mark.text) == (1, "event", True)
+    assert (mark.rank, mark.stream, "lines may be missing here; read it again later" in mark.text) == (1, "event", True)
 
 
 async def test_of_thousands_of_logs_without_an_end_some_are_named_and_all_counted(world: ApiWorld) -> None:
@@ -266,7 +266,7 @@ async def test_of_thousands_of_logs_without_an_end_some_are_named_and_all_counte
     feed = LogFeed(world.streams.logs, world.kube, world.parts.lookup, world.clock)
     found = await feed.page(ended, LogFilter())
     assert len(found) == log_feed.OPEN_SAID_MAX
-    assert found[-1].text.endswith("are lost, or are not kept any more; so are 7 other logs")
+    assert found[-1].text.endswith("are lost, or no longer stored; 7 other logs are incomplete too")
 
 
 async def test_who_asks_at_the_end_gets_the_last_lines(world: ApiWorld) -> None:

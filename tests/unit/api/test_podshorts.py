@@ -158,6 +158,6 @@ async def test_the_architecture_is_a_label_of_the_nodes(world: ApiWorld) -> None
     ):
         answer = await world.post("/allocations?dryRun=true", {"kind": "command", "architecture": "arm64", **other})
         [error] = [each for each in answer.json()["errors"] if each["pointer"] == "/architecture"]
-        assert "says 'amd64': leave one of them out" in error["detail"]
+        assert "sets 'amd64' too: leave one of them out" in error["detail"]
     answer = await world.post("/allocations", {"kind": "command", "architecture": "riscv"})
     assert (answer.status_code, "/architecture" in answer.text) == (422, True)

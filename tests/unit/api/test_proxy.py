@@ -371,10 +371,10 @@ NO_PLACE_OF_A_POD = {
     "64:ff9b::7f00:1": "own machine",
     "169.254.169.254": "link-local",
     "fe80::1": "link-local",
-    "fe80::1%lo": "which is none",
+    "fe80::1%lo": "which is not valid",
     "fd00:ec2::254": "metadata",
     "fd00:ec2::23": "metadata",
-    "fd00:ec2::254%1": "which is none",
+    "fd00:ec2::254%1": "which is not valid",
     "fd00:c1::a9fe:a9fe": "metadata",
     "fd00:42::42": "metadata",
     "fd20:ce::254": "metadata",
@@ -385,23 +385,23 @@ NO_PLACE_OF_A_POD = {
     "::ffff:a9fe:a9fe": "link-local",
     "64:ff9b::a9fe:a9fe": "link-local",
     "2002:a9fe:a9fe::": "link-local",
-    "64:ff9b:1::a9fe:a9fe": "leads to another",
-    "::169.254.169.254": "leads to another",
-    "::ffff:0:169.254.169.254": "leads to another",
-    "2001:0:4136:e378:8000:63bf:3fff:fdd2": "leads to another",
-    "0.0.0.1": "no machine",
-    "224.0.0.1": "no machine",
-    "255.255.255.255": "no machine",
-    "10.9.9.9": "node's own",
-    "::ffff:10.9.9.9": "node's own",
-    "64:ff9b::10.9.9.9": "node's own",
+    "64:ff9b:1::a9fe:a9fe": "a translated address",
+    "::169.254.169.254": "a translated address",
+    "::ffff:0:169.254.169.254": "a translated address",
+    "2001:0:4136:e378:8000:63bf:3fff:fdd2": "a translated address",
+    "0.0.0.1": "a multicast or reserved address",
+    "224.0.0.1": "a multicast or reserved address",
+    "255.255.255.255": "a multicast or reserved address",
+    "10.9.9.9": "of its own node",
+    "::ffff:10.9.9.9": "of its own node",
+    "64:ff9b::10.9.9.9": "of its own node",
     "10.7.7.7": "that of a node",
     "::ffff:10.7.7.7": "that of a node",
     "fd07::7": "that of a node",
     "fd07:0::0:7": "that of a node",
     "10.8.8.8": "own machine",
     "::ffff:10.8.8.8": "own machine",
-    "kubernetes.default": "which is none",
+    "kubernetes.default": "which is not valid",
 }
 NODES_HAVE = ("10.7.7.7", "fd07::7")
 
@@ -430,7 +430,7 @@ def test_the_proxy_leads_to_addresses_of_pods_only(address: str) -> None:
 def test_a_node_is_itself_in_every_spelling() -> None:
     """The node's own address is refused also where the node's status spells it as IPv6 and the pod's does not."""
     status = PodStatus(phase="Running", pod_ip="10.9.9.9", host_ip="::ffff:10.9.9.9")
-    with pytest.raises(ForbiddenError, match="node's own"):
+    with pytest.raises(ForbiddenError, match="of its own node"):
         check(Pod(metadata=ObjectMeta(name="p"), status=status))
 
 
@@ -459,7 +459,7 @@ def test_a_pod_of_the_hosts_network_is_no_place_of_a_pod() -> None:
     """The address of such a pod is the node's, where kubelets and others listen; it is refused also where the status
     has no host address."""
     pod = Pod(metadata=ObjectMeta(name="p"), spec=PodSpec(host_network=True), status=PodStatus(pod_ip="10.1.2.3"))
-    with pytest.raises(ForbiddenError, match="node's own"):
+    with pytest.raises(ForbiddenError, match="of its own node"):
         check(pod)
 
 
@@ -530,7 +530,7 @@ async def test_an_address_that_passed_to_another_pod_is_sent_nothing(world: ApiW
     await taken_over(world, id_, how)
     answer = await world.http.post(f"/proxy/{id_}/", content=b"secret")
     assert (answer.status_code, answer.json()["code"]) == (503, "not-running")
-    assert "was sent nothing" in answer.json()["detail"]
+    assert "nothing was sent" in answer.json()["detail"]
     async with served(world.app) as own:
         for protocol in (None, [Subprotocol("tcp.v1.slipway.dev")]):
             await world.parts.targets.find(id_, b"/", b"")

@@ -228,7 +228,7 @@ async def an_upload(
     world: ApiWorld, said: bytes, *, stays: bool, expects: str = ""
 ) -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A client that has sent the head of an upload of 60 MB to a workload that answers each head with `said`; the
-    workload then reads no further, or closes."""
+    workload then does not read the rest, or closes."""
     over = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -255,7 +255,7 @@ async def an_upload(
 
 
 @pytest.mark.parametrize("sent", [0, 1000, 20_000_000], ids=["head only", "pauses", "sends on"])
-@pytest.mark.parametrize("stays", [True, False], ids=["reads no further", "closes"])
+@pytest.mark.parametrize("stays", [True, False], ids=["does not read the rest", "closes"])
 async def test_an_early_refusal_of_an_upload(world: ApiWorld, stays: bool, sent: int) -> None:
     """The client gets the workload's 413 at once, though most of its body was never read; also while it pauses."""
     async with an_upload(world, REFUSAL, stays=stays) as (reader, writer):
@@ -265,7 +265,7 @@ async def test_an_early_refusal_of_an_upload(world: ApiWorld, stays: bool, sent:
     assert b"x-own: 1" in answer
 
 
-@pytest.mark.parametrize("stays", [True, False], ids=["reads no further", "closes"])
+@pytest.mark.parametrize("stays", [True, False], ids=["does not read the rest", "closes"])
 async def test_a_refusal_of_a_head_that_expects_100(world: ApiWorld, stays: bool) -> None:
     """The client that waits with its body for `100 Continue` gets the refusal instead."""
     async with an_upload(world, REFUSAL, stays=stays, expects="Expect: 100-continue\r\n") as (reader, _):

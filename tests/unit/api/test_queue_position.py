@@ -92,10 +92,10 @@ async def test_what_can_not_be_moved_says_why(world: ApiWorld) -> None:
     ids |= await launched(world, "member", job="j")
     await world.run("runs")
     cases = [
-        ("a", ids["far"], "do not wait in one queue"),
-        ("a", ids["a"], "beside itself"),
-        ("a", ids["runs"], "nothing of"),
-        ("runs", ids["a"], "only counts while it does"),
+        ("a", ids["far"], "do not wait in the same queue"),
+        ("a", ids["a"], "next to itself"),
+        ("a", ids["runs"], "no allocation of"),
+        ("runs", ids["a"], "only waiting allocations have a place"),
         ("member", ids["urgent"], "move the job instead"),
     ]
     for name, anchor, said in cases:
@@ -131,7 +131,7 @@ async def test_a_batch_applies_what_it_can_and_joins_the_errors(world: ApiWorld)
     assert [item["ok"] for item in body["items"]] == [True, False, True, False, False, False, True]
     assert body["failed"] == 4
     assert "none" in body["error"]
-    assert "weight and maxSlots are of jobs" in body["error"]
+    assert "only jobs have weight and maxSlots" in body["error"]
     job = (await world.get("/jobs/j")).json()
     assert (job["priority"], job["weight"]) == (70, 3)
     assert (await world.stored("b")).spec.priority == 60

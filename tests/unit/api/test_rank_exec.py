@@ -270,7 +270,7 @@ async def test_it_ends_with_the_process(world: ApiWorld) -> None:
         world.stop.set()
         message = await socket.recv()
     assert isinstance(message, bytes)
-    assert (message[0], b"restarts" in message) == (STATUS, True)
+    assert (message[0], b"is restarting" in message) == (STATUS, True)
 
 
 async def test_a_client_that_leaves_ends_it(world: ApiWorld) -> None:

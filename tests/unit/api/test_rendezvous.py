@@ -104,7 +104,7 @@ async def test_a_rank_that_is_none(world: ApiWorld, query: str, status: int) -> 
     answer = await world.get(f"/allocations/{id_}/rendezvous?{query}")
     assert answer.status_code == status, answer.text
     if query == "rank=3":
-        assert "3 is no rank of this attempt; there are 0, 1, 2" in answer.json()["detail"]
+        assert "3 is not a rank of this attempt; the ranks are 0, 1, 2" in answer.json()["detail"]
 
 
 async def test_it_is_ready_when_the_ranks_have_met(world: ApiWorld) -> None:

@@ -158,7 +158,7 @@ async def test_a_secret_that_is_refused_takes_the_launch_back(
     refusing(monkeypatch, world, error)
     response = await world.post("/allocations", LAUNCH)
     assert response.status_code == status, response.text
-    assert "the secret values of the launch could not be kept" in response.text
+    assert "the secret values of the launch could not be stored" in response.text
     assert "nothing was launched" in response.text
     [left] = (await world.kube.list(ALLOCATIONS)).items
     assert left.metadata.deletion_timestamp is not None

@@ -247,7 +247,7 @@ async def test_one_user_leaves_a_place_for_others(world: ApiWorld) -> None:
     question: Json = {"scenario": {"nodes": []}}
     first = asyncio.ensure_future(most.ask(question, user="bob"))
     await asyncio.sleep(0)
-    with pytest.raises(ThrottledError, match="bob runs 1 of 2 simulations already"):
+    with pytest.raises(ThrottledError, match="bob has 1 of 2 simulations in progress"):
         await most.ask(question, user="bob")
     assert (await most.ask(question, user="alice"))["ticks"] == 0
     await first

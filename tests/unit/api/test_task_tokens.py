@@ -111,10 +111,10 @@ async def test_it_opens_nothing_else(world: ApiWorld, door: httpx2.AsyncClient, 
     answer = await world.http.request(row.method, path, headers=headers)
     assert (answer.status_code, answer.json()["code"]) == (403, "forbidden"), answer.text
     if row.for_tasks:
-        assert "which is no rank of" in answer.json()["detail"]
+        assert "which is not a rank of" in answer.json()["detail"]
         assert (await door.request(row.method, path, headers=headers)).status_code == 403
     else:
-        assert "opens only the help for its own allocation" in answer.json()["detail"]
+        assert "permits only the calls for its own allocation" in answer.json()["detail"]
         assert (await door.request(row.method, path, headers=headers)).status_code in (404, 405)
 
 
@@ -149,7 +149,7 @@ async def test_why_a_token_is_refused(world: ApiWorld, door: httpx2.AsyncClient)
     assert (forged[0], "does not accept the token" in forged[1]) == (401, True)
     unbound = world.accounts.issue("default", "default", {"spec": {"audiences": ["slipway"]}})["status"]["token"]
     assert (await refusal(unbound))[0] == 403
-    assert "of an account and not of a pod" in (await refusal(unbound))[1]
+    assert "to an account and not to a pod" in (await refusal(unbound))[1]
     gone = token_of(world, id_, 1)
     pod = pod_name(id_, 1, 1)  # pyright: ignore[reportArgumentType]
     await world.kube.patch(PODS, pod, {"metadata": {"finalizers": None}}, namespace="default")
@@ -186,7 +186,7 @@ async def test_an_attempt_that_is_over(world: ApiWorld) -> None:
     assert (await ready(world, id_, new)).status_code == 200
     refused = await ready(world, id_, old)
     assert refused.status_code == 403
-    assert refused.json()["detail"] == f"the token is of attempt 1 of {id_}, which is over; the current one is 2"
+    assert refused.json()["detail"] == f"the token belongs to attempt 1 of {id_}, which is over; the current one is 2"
 
 
 async def test_the_api_server_is_asked_seldom(world: ApiWorld) -> None:

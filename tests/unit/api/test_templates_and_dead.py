@@ -111,7 +111,7 @@ async def test_all_dead_letters_are_sent_again(world: ApiWorld) -> None:
     assert (answer.status_code, answer.json()) == (202, {"replayed": 2, "refused": 0, "reasons": []})
     rest = (await world.post("/dead/replay")).json()
     assert (rest["replayed"], rest["refused"]) == (0, 1)
-    assert "webhook gone is gone" in rest["reasons"][0]
+    assert "webhook gone was deleted" in rest["reasons"][0]
     (letter,) = (await world.get("/dead")).json()["items"]
     refused = await world.post(f"/dead/{letter['id']}/replay")
     assert (refused.status_code, refused.json()["code"]) == (409, "conflict")

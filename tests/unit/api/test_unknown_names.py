@@ -69,7 +69,7 @@ UPDATES: list[tuple[Json, str]] = [
     ({"job": "j", "queue": "gone"}, "there is no queue gone"),
     ({"job": "j", "queue": "theirs"}, "pool default has no queue theirs"),
     ({"job": "gone", "priority": 60}, "there is no job 'gone'"),
-    ({"job": "j", "aheadOf": "gone"}, "there is no job and no allocation 'gone'"),
+    ({"job": "j", "aheadOf": "gone"}, "there is no job or allocation 'gone'"),
 ]
 NOT_FOUND = (("POST", "/jobs/j/move", {"aheadOf": "gone"}), ("POST", "/allocations/{id}/move", {"behind": "gone"}))
 

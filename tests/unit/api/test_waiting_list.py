@@ -108,7 +108,7 @@ async def test_a_part_has_one_beginning(world: ApiWorld) -> None:
     await queued(world, 2)
     cursor = (await ask(world, "?limit=1"))["metadata"]["continue"]
     answer = await world.get(f"/queues/default/waiting?from=1&continue={cursor}")
-    assert (answer.status_code, "take away from or continue" in answer.json()["detail"]) == (400, True)
+    assert (answer.status_code, "cannot be combined with continue" in answer.json()["detail"]) == (400, True)
 
 
 async def test_a_queue_that_is_not_there(world: ApiWorld) -> None:

@@ -118,7 +118,7 @@ async def test_a_view_that_is_too_old_is_none(world: ApiWorld) -> None:
         assert len(await nodes.items()) == 2
         await interrupt(world, "away")
         await wait_until(lambda: nodes.age_s > OLD_MAX_S, "the backoff to grow")
-        with pytest.raises(UnavailableError, match=r"the nodes have not been heard of for \d+ s: away"):
+        with pytest.raises(UnavailableError, match=r"there has been no news of the nodes for \d+ s: away"):
             await nodes.items()
         stop.set()
 

@@ -288,8 +288,11 @@ async def test_volumes_and_privileges_are_options(world: ApiWorld, desk: Desk) -
     [
         (("--volume", "dataset"), "--volume: 'dataset' is not CLAIM:PATH or CLAIM:PATH:ro"),
         (("--volume", "dataset:/data:rx"), "--volume: 'dataset:/data:rx' is not CLAIM:PATH"),
-        (("--volume", "dataset:data"), "--volume: 'data' is no place for a volume; write a whole path, such as /data"),
-        (("--volume", "Data_Set:/data"), "--volume: 'Data_Set' is no volume claim; write CLAIM, or CLAIM:ro"),
+        (
+            ("--volume", "dataset:data"),
+            "--volume: 'data' is not a path for a volume; write an absolute path, such as /data",
+        ),
+        (("--volume", "Data_Set:/data"), "--volume: 'Data_Set' is not a volume claim; write CLAIM, or CLAIM:ro"),
         (("--privilege", "hostIPC"), "have an administrator add hostIPC to allowedPrivileges of the pool"),
         (("--privilege", "hostPID"), "--privilege: "),
     ],

@@ -90,7 +90,7 @@ async def test_what_is_wrong_with_a_webhook_is_named(desk: Desk) -> None:
         (("rm",), main.USAGE, "slipway webhook rm NAME"),
         (("set", "a"), main.USAGE, "--url or --disable"),
         (("create", "http://10.0.0.1/"), main.USAGE, "url: 10.0.0.1 is not an address of the public internet"),
-        (("create", URL, "--event", "done"), main.USAGE, "events[0]: 'done' is none of them; known are requested"),
+        (("create", URL, "--event", "done"), main.USAGE, "events[0]: 'done' is not known; known are requested"),
         (("test", "none"), main.NOT_FOUND, "there is no webhook none"),
     ):
         refused = await desk.run("webhook", *words)
@@ -139,10 +139,10 @@ async def test_dead_letters_are_sent_again_and_dropped(desk: Desk, world: ApiWor
     first, second = await bury(world)
     assert (await desk.run("dead", "replay", first)).out == f"{first} is sent again\n"
     refused = await desk.run("dead", "replay", second)
-    assert (refused.code, "webhook pager is gone" in refused.err) == (main.FAILED, True)
+    assert (refused.code, "webhook pager was deleted" in refused.err) == (main.FAILED, True)
     everything = await desk.run("dead", "replay", "--all")
     assert (everything.code, everything.out) == (main.FAILED, "0 sent again\n")
-    assert "webhook pager is gone" in everything.err
+    assert "webhook pager was deleted" in everything.err
     assert (await desk.run("dead", "drop", second)).out == f"{second} is dropped\n"
     assert (await desk.run("dead", "replay", "--all")).out == "0 sent again\n"
     assert "no dead letters" in (await desk.run("dead")).err
@@ -151,7 +151,7 @@ async def test_dead_letters_are_sent_again_and_dropped(desk: Desk, world: ApiWor
 async def test_what_is_no_letter_is_said(desk: Desk) -> None:
     """An invalid id, an unknown id, no id, and ids together with a source are refused."""
     for words, code, said in (
-        (("show", "nonsense"), main.USAGE, "is no id of a dead letter"),
+        (("show", "nonsense"), main.USAGE, "is not the id of a dead letter"),
         (("drop", "1-1"), main.NOT_FOUND, "there is no dead letter 1-1"),
         (("replay",), main.USAGE, "name the letters, or write --all"),
         (("drop",), main.USAGE, "name the letters; `slipway dead ls` lists them"),

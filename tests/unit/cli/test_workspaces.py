@@ -38,7 +38,7 @@ async def test_secrets_for_images_from_the_command(world: ApiWorld, desk: Desk) 
         (("create", "default"), main.FAILED, "exists"),
         (("set", "team"), main.USAGE, "nothing to change"),
         (("show", "nope"), main.NOT_FOUND, "there is no workspace"),
-        (("rm", "default"), main.FAILED, "stays"),
+        (("rm", "default"), main.FAILED, "cannot be deleted"),
     ],
 )
 async def test_what_goes_wrong(desk: Desk, words: tuple[str, ...], code: int, said: str) -> None:
@@ -57,4 +57,6 @@ async def test_homes_are_an_option_of_a_workspace_and_of_a_launch(world: ApiWorl
     assert (await desk.run("workspace", "set", "team", "--home", "none")).code == 0
     assert (await world.get("/workspaces/team")).json()["home"] is None
     refused = await desk.run("workspace", "set", "team", "--home", "much")
-    assert (refused.code, "home.size: 'much' is no size; write such as 10Gi" in refused.err) == (2, True), refused.err
+    assert (refused.code, "home.size: 'much' is not a size; write one such as 10Gi" in refused.err) == (2, True), (
+        refused.err
+    )

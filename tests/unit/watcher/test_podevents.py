@@ -109,7 +109,7 @@ def test_repeats_are_folded() -> None:
             await post.clock.sleep(1)
             await again(post, "e1", count)
         await post.clock.sleep(1)
-        said = "Waiting for image a: it could not be pulled, and is tried again"
+        said = "Waiting for image a: the pull failed and is retried"
         found = [line.text for line in await lines(post, allocation)]
         assert found == [said, f"{said} (2 times)", f"{said} (4 times)", f"{said} (8 times)"]
 

@@ -548,7 +548,7 @@ def test_a_log_that_is_given_up_is_said_to_be() -> None:
         post.kubelet.runs_s = {0: 1.0}
         await post.launch()
         ended = await post.until(is_let_go, "the end", timeout_s=90)
-        assert "it did not come within" in " ".join(await said(post, ended))
+        assert "it did not arrive within" in " ".join(await said(post, ended))
         assert not await post.pods()
 
     play(story)
@@ -583,7 +583,7 @@ def test_a_log_that_is_given_up_has_an_end_though_the_store_does_not_answer_once
         ended = await post.until(is_let_go, "the end", timeout_s=90)
         assert failures == 1
         [told] = await said(post, ended)
-        assert "it did not come within" in told
+        assert "it did not arrive within" in told
         assert (await store.position(id_of(ended), LogKey(attempt=1, rank=0))).is_ended
 
     play(story)
@@ -787,7 +787,7 @@ def test_a_log_that_was_left_without_an_end_gets_one() -> None:
         await asyncio.sleep(90)
         position = await post.streams.logs.position(id_of(running), LogKey(attempt=1, rank=0))
         assert (await texts(post, running), position.is_ended) == (["one"], True)
-        assert "its pod is gone, and its log was not stored to its end" in " ".join(await said(post, running))
+        assert "its pod was deleted before its log was stored to its end" in " ".join(await said(post, running))
         stop.set()
         await again
 

@@ -53,7 +53,7 @@ def test_the_places_are_told_and_not_a_list_without_end() -> None:
     story = an_allocation().recorded(Event.ASSIGNED, at_s=1, data={"nodes": {f"n{index}": 2 for index in range(9)}})
     assert told(story.it)[-1] == (
         "Admitted",
-        "attempt 1 has its places on n0 (2 ranks), n1 (2 ranks), n2 (2 ranks), 6 more",
+        "attempt 1 is placed on n0 (2 ranks), n1 (2 ranks), n2 (2 ranks), 6 more",
     )
 
 

@@ -119,7 +119,7 @@ def changed_work(allocation: Allocation, change: ChangeBody, pool: ResourcePool)
     variables = {} if change.env is msgspec.UNSET else change.env
     for name in before.secret_variables:
         if name in variables:
-            detail = f"{name} is a secret value of the launch, which cannot be changed; launch again with another"
+            detail = f"{name} is a secret value of the launch, which cannot be changed; launch again with another value"
             errors.append(FieldError(f"/env{pointer(name)}", detail))
     spec = msgspec.structs.replace(
         before,
@@ -154,20 +154,25 @@ def _own_errors(body: LaunchBody, pool: ResourcePool) -> list[FieldError]:
     """Return errors for values that a custom resource may have and a launch body may not."""
     errors: list[FieldError] = []
     if body.desired != "Running":
-        errors.append(FieldError("/desired", "a launch is always to run; leave it out"))
+        errors.append(FieldError("/desired", "a launch cannot set it; leave it out"))
     if body.signals is not None:
-        errors.append(FieldError("/signals", "set by the calls under /signals, not by a launch; leave it out"))
+        errors.append(FieldError("/signals", "a launch cannot set it: the calls under /signals do; leave it out"))
     if body.max_runtime_override is not None:
-        detail = "set by administrators, after the launch: slipway limit ID --max-runtime; leave it out"
+        detail = (
+            "a launch cannot set it: administrators do, after the launch, with slipway limit ID --max-runtime; "
+            "leave it out"
+        )
         errors.append(FieldError("/maxRuntimeOverride", detail))
     for key in body.labels:
         if key.partition("/")[0].endswith(API_GROUP):
-            errors.append(FieldError(f"/labels/{key.replace('/', '~1')}", f"labels of {API_GROUP} are Slipway's own"))
+            errors.append(
+                FieldError(f"/labels/{key.replace('/', '~1')}", f"labels of {API_GROUP} are reserved for Slipway")
+            )
     for index, role in enumerate(body.ranks):
         errors += validate.bytes_without_unit(role.resources, f"/ranks/{index}/resources")
     if body.secret_values:
         # The secret values of the request were removed from the body before, so these come from a template.
-        errors.append(FieldError("/secretValues", "come with the launch itself; a template cannot have them"))
+        errors.append(FieldError("/secretValues", "a template cannot have secret values; only a launch can"))
     for name in body.secret_variables:
         for field, beside in (("env", body.env), ("secrets", body.secrets)):
             if name in beside:
@@ -177,7 +182,7 @@ def _own_errors(body: LaunchBody, pool: ResourcePool) -> list[FieldError]:
         if name in body.env:
             errors.append(FieldError(f"/secrets/{name}", f"env sets {name} too: leave one of them out"))
         if not _SECRET_KEY.fullmatch(reference):
-            detail = f"{reference!r} names no key of a Secret; write SECRET/KEY, such as hub/token"
+            detail = f"{reference!r} is not a key of a Secret; write SECRET/KEY, such as hub/token"
             errors.append(FieldError(f"/secrets/{name}", detail))
         names = Findings()
         check_env_name(name, f"/secrets/{name}", names)
@@ -190,7 +195,7 @@ def _run_errors(body: LaunchBody) -> list[FieldError]:
     if not body.run:
         return []
     if beside := [name for name in _TYPED if getattr(body, name)]:
-        return [FieldError("/run", f"{beside[0]} says what runs too: leave one of them out")]
+        return [FieldError("/run", f"{beside[0]} sets the program too: leave one of them out")]
     if not body.run.strip():
         return [FieldError("/run", "has no command; write one, or leave it out")]
     return [FieldError("/run", "must not contain a NUL character")] if "\0" in body.run else []
@@ -199,7 +204,7 @@ def _run_errors(body: LaunchBody) -> list[FieldError]:
 def _flavor_errors(body: LaunchBody, pool: ResourcePool) -> list[FieldError]:
     """Return errors for flavors that the pool does not have: no added node could provide them."""
     if body.gpu_type and body.flavors:
-        return [FieldError("/gpuType", "flavors says which flavors it accepts: leave one of them out")]
+        return [FieldError("/gpuType", "flavors sets the accepted flavors too: leave one of them out")]
     known = [flavor.name for flavor in pool.spec.flavors]
     has = f"it has {', '.join(known)}" if known else "it has no flavors"
     named = [("/gpuType", body.gpu_type)] if body.gpu_type else []

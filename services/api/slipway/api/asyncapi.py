@@ -27,17 +27,19 @@ _ATTRIBUTES: dict[str, Json] = {
     "id": {
         **_TEXT,
         "pattern": "^[^/]+/[1-9][0-9]*$",
-        "description": "<AllocationID>/<seq>; the same when the event comes again: drop what you have processed",
+        "description": (
+            "<AllocationID>/<seq>; the same when the event is delivered again: ignore events that you have processed"
+        ),
     },
     "source": {**_TEXT, "pattern": f"^{SOURCE_PREFIX}[^/]+/[^/]+$", "description": "workspace and name"},
     "subject": {**_TEXT, "description": "AllocationID"},
     "time": {**_TEXT, "format": "date-time", "description": "when the transition happened (RFC 3339, UTC)"},
-    "datacontenttype": {"const": JSON_TYPE, "description": "how `data` is written"},
-    "traceparent": {**_TEXT, "description": "W3C trace context of what caused it: link to it, do not make it a parent"},
+    "datacontenttype": {"const": JSON_TYPE, "description": "format of `data`"},
+    "traceparent": {**_TEXT, "description": "W3C trace context of the cause: link to it, do not make it a parent"},
     "truncated": {
         **_TEXT,
         "pattern": "^[1-9][0-9]*-[1-9][0-9]*$",
-        "description": "this entry stands for those seqs too, which were lost: read the object",
+        "description": "this entry replaces the events of these seqs, which were lost: read the object",
     },
 }
 """The attributes of an event, except its type"""
@@ -55,13 +57,13 @@ _OWN_TEXTS = {
     "seq": "number of the transition of this allocation, from 1, without a gap",
     "attempt": "number of the attempt, from 1",
     "phase": "phase after the transition",
-    "reason": "why, in one word; empty when there is nothing to say",
+    "reason": "reason, in one word; empty when there is none",
     "uid": "uid of the Allocation",
     "createdMs": "creation time of the Allocation, in milliseconds since 1970",
 }
 _RANKS: Json = {"type": "array", "items": _COUNT}
 _USED: dict[str, Json] = {
-    "slots": {**_COUNT, "description": "GPUs that the attempt held"},
+    "slots": {**_COUNT, "description": "number of GPUs that the attempt held"},
     "seconds": {
         "type": "object",
         "additionalProperties": {"type": "number", "minimum": 0},
@@ -72,32 +74,32 @@ _EXTRA: dict[Event, dict[str, Json]] = {
     Event.REQUESTED: {
         "kind": {"enum": [each.value for each in Kind], "description": "kind of workload"},
         "pool": {**_TEXT, "description": "resource pool"},
-        "ranks": {**_COUNT, "description": "how many ranks were asked for"},
-        "user": {**_TEXT, "description": "who launched it"},
+        "ranks": {**_COUNT, "description": "number of requested ranks"},
+        "user": {**_TEXT, "description": "the user who launched it"},
     },
     Event.ASSIGNED: {
         "decision": {**_TEXT, "description": "id of the scheduler's decision"},
         "nodes": {"type": "object", "additionalProperties": _COUNT, "description": "ranks on each node"},
     },
     Event.RUNNING: {
-        "ranks": {**_COUNT, "description": "how many ranks run"},
+        "ranks": {**_COUNT, "description": "number of running ranks"},
         "nodes": {"type": "array", "items": _TEXT, "description": "their nodes"},
-        "slots": {**_COUNT, "description": "GPUs that it holds"},
+        "slots": {**_COUNT, "description": "number of GPUs that it holds"},
     },
     Event.PREEMPTING: {
         "n": {**_COUNT, "description": "number of the preemption"},
-        "requeue": {"type": "boolean", "description": "whether it goes back to its queue"},
-        "deadline": {**_TEXT, "description": "when what has not ended is killed (RFC 3339)"},
-        "by": {**_TEXT, "description": "the allocation that needs the room"},
+        "requeue": {"type": "boolean", "description": "whether it returns to its queue"},
+        "deadline": {**_TEXT, "description": "time at which ranks that have not ended are killed (RFC 3339)"},
+        "by": {**_TEXT, "description": "the allocation that preempts it"},
     },
     Event.TERMINATING: {
         "rank": {**_COUNT, "description": "the rank whose end is the cause"},
-        "node": {**_TEXT, "description": "where it ran"},
-        "exitCode": {"type": "integer", "description": "what it exited with"},
+        "node": {**_TEXT, "description": "the node on which that rank ran"},
+        "exitCode": {"type": "integer", "description": "exit code of that rank"},
         "message": {**_TEXT, "description": "how it ended, in words"},
-        "rule": {**_COUNT, "description": "position in failurePolicy.rules of the rule that decides what follows"},
+        "rule": {**_COUNT, "description": "position in failurePolicy.rules of the rule that applies"},
         "target": {**_COUNT, "description": "position in successPolicy.targets of the target that is met"},
-        "by": {**_TEXT, "description": "the allocation that needs the room"},
+        "by": {**_TEXT, "description": "the allocation that preempts it"},
     },
     Event.TERMINATED: {"result": {"enum": [each.value for each in Result], "description": "how it ended"}, **_USED},
     Event.RESTARTED: {
@@ -105,20 +107,20 @@ _EXTRA: dict[Event, dict[str, Json]] = {
         **_USED,
     },
     Event.UPDATED: {
-        "grown": {**_RANKS, "description": "ranks that were added while it runs"},
-        "startedAgain": {**_RANKS, "description": "ranks that failed and start again in their place"},
-        "restarts": {**_COUNT, "description": "restarts that are counted against maxRestarts, with these"},
-        "note": {**_TEXT, "description": "what has happened, in words"},
-        "ranks": {**_RANKS, "description": "ranks that made room"},
-        "slots": {**_COUNT, "description": "GPUs that it holds since then"},
+        "grown": {**_RANKS, "description": "ranks that were added to the running allocation"},
+        "startedAgain": {**_RANKS, "description": "ranks that failed and restart in place"},
+        "restarts": {**_COUNT, "description": "number of restarts that count against maxRestarts, including these"},
+        "note": {**_TEXT, "description": "what happened, in words"},
+        "ranks": {**_RANKS, "description": "ranks that were evicted"},
+        "slots": {**_COUNT, "description": "number of GPUs that it holds since then"},
         "held": {"type": "boolean", "description": "whether it is held now"},
-        "waiting": {"type": "boolean", "description": "whether it says that it waits for something"},
-        "blocked": {**_TEXT, "description": "what keeps it from starting, in words; empty when nothing does any more"},
+        "waiting": {"type": "boolean", "description": "whether the service inside has nothing to show yet"},
+        "blocked": {**_TEXT, "description": "what blocks its start, in words; empty when nothing blocks it any more"},
     },
 }
 """{type: the further fields of its `data`}; new fields may be added at any time"""
 _WEBHOOK_HEADERS: dict[str, Json] = {
-    signature.ID: {**_TEXT, "description": "id of the event, the same at every try"},
+    signature.ID: {**_TEXT, "description": "id of the event, the same in every try"},
     signature.TIMESTAMP: {**_TEXT, "pattern": "^[0-9]+$", "description": "time of this try, in seconds since 1970"},
     signature.SIGNATURE: {
         **_TEXT,
@@ -137,8 +139,9 @@ def document(version: str) -> Json:
         "info": {
             "title": "Slipway events",
             "version": version,
-            "description": "Every transition of an allocation is an event: in streams on Redis, and as HTTP POSTs to "
-            "webhooks. Each is delivered at least once; its id tells repeats. Unknown fields may come at any time.",
+            "description": "Every transition of an allocation is an event: in streams on Redis, and as HTTP POSTs "
+            "to webhooks. Each is delivered at least once; repeated deliveries have the same id. "
+            "Ignore unknown fields: new ones may be added at any time.",
             "license": {"name": "Apache-2.0"},
         },
         "defaultContentType": JSON_TYPE,
@@ -194,7 +197,7 @@ def _channels(names: list[str]) -> Json:
             "servers": [{"$ref": "#/servers/redis"}],
             "parameters": {
                 "allocation": {
-                    "description": "AllocationID in braces, which belong to the key",
+                    "description": "AllocationID in braces, which are part of the key",
                     "examples": ["{run-4f2k9c-9c1f0f2e}"],
                 }
             },
@@ -208,7 +211,7 @@ def _channels(names: list[str]) -> Json:
             "servers": [{"$ref": "#/servers/redis"}],
             "parameters": {
                 "shard": {
-                    "description": "number of the shard in braces, which belong to the key",
+                    "description": "number of the shard in braces, which are part of the key",
                     "enum": [key.removeprefix(keys.EVENTS.prefix) for key in keys.EVENT_KEYS],
                 }
             },
@@ -217,8 +220,9 @@ def _channels(names: list[str]) -> Json:
         "webhook": {
             "address": None,
             "title": "a webhook",
-            "description": "One POST for each event. Answer 2xx within the time limit; all else is tried again. A "
-            "webhook with the format slack or teams posts a message of that chat instead.",
+            "description": "One POST for each event. Answer 2xx within the time limit; after any other answer, or "
+            "none, the event is sent again. A webhook with the format slack or teams posts a chat "
+            "message instead.",
             "servers": [{"$ref": "#/servers/receiver"}],
             "messages": {f"{name}Webhook": {"$ref": f"#/components/messages/{name}Webhook"} for name in names},
         },

@@ -46,7 +46,7 @@ def capacity_warnings(allocation: Allocation, pool: ResourcePool, offered: PoolC
     """Return warnings for the parts of a complete allocation that cannot fit the pool's present nodes."""
     offers = offered.each
     if not offers:
-        return (f"pool {pool.metadata.name} has no nodes: the allocation waits until there are some",)
+        return (f"pool {pool.metadata.name} has no nodes: the allocation waits until it has some",)
     spec = allocation.spec
     warnings: list[str] = []
     demand: list[Resources] = []

@@ -86,7 +86,8 @@ class Catalog:
         pool = await self.pool(name)
         if pool.spec.workspaces and workspace not in pool.spec.workspaces:
             raise _missing(
-                "/pool", f"pool {name} is not for workspace {workspace}; {names_shown(await self.pools_of(workspace))}"
+                "/pool",
+                (f"pool {name} is not for workspace {workspace}; {names_shown(await self.pools_of(workspace))}"),
             )
         return pool
 
@@ -139,7 +140,7 @@ class Catalog:
             await self._jobs.get((workspace, name), lambda: self._kube.get(JOBS, name, namespace=workspace))
         except NotFoundError as error:
             have = names_shown([job.metadata.name for job in (await self._kube.list(JOBS, namespace=workspace)).items])
-            detail = f"workspace {workspace} has no job {name}; {have}; make it with: slipway job create {name}"
+            detail = f"workspace {workspace} has no job {name}; {have}; create it with: slipway job create {name}"
             raise _missing("/job", detail) from error
 
     async def run_limit_warning(self, name: str, max_runtime: str | None) -> str:
@@ -147,8 +148,10 @@ class Catalog:
         length_s, name, text = await self.run_limit(name)
         if not name or (max_runtime and _seconds(max_runtime) <= length_s):
             return ""
-        asked = f"not the {max_runtime} that it asks for" if max_runtime else "although it asks for no limit"
-        return f"queue {name} ends its work after {text}, {asked}"
+        asked = (
+            f"not after the {max_runtime} that the launch sets" if max_runtime else "although the launch sets no limit"
+        )
+        return f"queue {name} ends its allocations after {text}, {asked}"
 
     async def run_limit(self, name: str) -> tuple[float, str, str]:
         """Return the shortest `maxRuntime` of a queue and its parents: (seconds, the queue's name, the text of it).

@@ -42,4 +42,4 @@ class KillBody(Request, kw_only=True, frozen=True):
 
     force: bool = False
     """pods are killed at once, and ranks on nodes that do not answer are marked as lost"""
-    grace: Annotated[str, Meta(max_length=32, description="its pods have at most so long, such as 5s")] = ""
+    grace: Annotated[str, Meta(max_length=32, description="the longest grace period of its pods, such as 5s")] = ""

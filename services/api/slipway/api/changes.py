@@ -116,7 +116,7 @@ class SpecWriter:
                 if version:
                     raise
                 allocation = await self._lookup.again(allocation)
-        raise StaleError("the allocation changes faster than its work can be written; try again")
+        raise StaleError("the allocation was changed at the same time, several times; try again")
 
     async def _write(self, allocation: Allocation, fields: Mapping[str, Any], version: str) -> Allocation:
         """Send the patch once."""
@@ -160,7 +160,7 @@ class SpecWriter:
                 return await self.write(allocation, news, version=allocation.metadata.resource_version)
             except PreconditionError:
                 allocation = await self._lookup.again(allocation)
-        raise StaleError("the allocation changes faster than its signals can be written; try again")
+        raise StaleError("the allocation was changed at the same time, several times; try again")
 
     async def preempt(self, allocation: Allocation, reason: str, *, requeue: bool = False) -> Allocation:
         """Signal every rank to save its work and end; an earlier signal stays. `requeue`: another attempt follows."""
@@ -204,7 +204,7 @@ class SpecWriter:
             except PreconditionError:
                 allocation = await self._lookup.again(allocation)
                 attempt = allocation.status.attempt
-        raise StaleError("the allocation changes faster than it can be held; try again")
+        raise StaleError("the allocation was changed at the same time, several times; try again")
 
     async def terminate(self, allocation: Allocation, reason: str) -> Allocation:
         """End the allocation for good: signal it to save its work if it is preemptible and ready, else kill it."""
@@ -247,7 +247,7 @@ def check_limits(fields: Mapping[str, str], pool: ResourcePool) -> None:
             errors.append(FieldError(f"/{name}", str(error)))
             continue
         if longest is not None and asked_s > stored_duration(longest):
-            detail = f"pool {pool.metadata.name} lets it be changed to {longest} at most (limitsMax); ask for less"
+            detail = f"pool {pool.metadata.name} permits at most {longest} (limitsMax); ask for less"
             errors.append(FieldError(f"/{name}", detail))
     if errors:
         raise InvalidError(summary("the change", tuple(errors)), fields=tuple(errors))
@@ -260,11 +260,12 @@ def check_reworkable(allocation: Allocation) -> None:
         raise ConflictError(f"allocation {name} has ended; nothing of it can change")
     if allocation.status.admission is not None:
         raise ConflictError(
-            f"allocation {name} was admitted: image, command, args, env and resources stay as they are; launch another"
+            f"allocation {name} was admitted: image, command, args, env and resources can no longer change; "
+            "launch another one"
         )
     if not allocation.spec.hold:
         raise ConflictError(
-            f"allocation {name} is not held, so that it could start at any moment; hold it first: slipway hold {name}"
+            f"allocation {name} is not held, so it could start at any moment; hold it first: slipway hold {name}"
         )
 
 
@@ -300,5 +301,5 @@ def check_attempt(allocation: Allocation, attempt: int | None) -> None:
 
 def _moved(allocation: Allocation) -> PreconditionError:
     return PreconditionError(
-        f"allocation {id_of(allocation)} is no longer at the version of If-Match; GET it again and decide again"
+        f"allocation {id_of(allocation)} has changed since the version of If-Match; GET it again and decide again"
     )

@@ -85,7 +85,7 @@ class IdempotencyClaims:
     async def _claim_again(self, key: str, workspace: str, name: str) -> None:
         claim = await self._find(key, workspace)
         if claim is None:
-            raise TransientError("the claim of the Idempotency-Key was cleared away in this moment; try again")
+            raise TransientError("the claim of the Idempotency-Key was deleted at the same time; try again")
         if await self._stands(claim):
             if claim.launched != name:
                 raise _reused(claim.launched)
@@ -95,7 +95,7 @@ class IdempotencyClaims:
         try:
             await self._kube.patch(CLAIM_MAPS, claim.metadata.name, patch, namespace=workspace)
         except (StaleError, NotFoundError) as error:
-            raise TransientError("another request claims the Idempotency-Key in this moment; try again") from error
+            raise TransientError("another request is claiming the Idempotency-Key right now; try again") from error
 
     async def _stands(self, claim: ClaimMap) -> bool:
         """Whether the claim is valid: its allocation exists, or may be created at this moment."""

@@ -316,7 +316,7 @@ class ContextArchives:
         meta = found.metadata
         with contextlib.suppress(NotFoundError, StaleError):
             await self._kube.delete(CONFIG_MAPS, name, namespace=meta.namespace, uid=meta.uid)
-        raise UnavailableError(f"ConfigMap {name} was of an archive that is gone", retry_after_s=0.0)
+        raise UnavailableError(f"ConfigMap {name} belonged to an archive that was deleted", retry_after_s=0.0)
 
     async def _complete(self, id_: str, workspace: str) -> Stored | None:
         try:
@@ -346,7 +346,7 @@ class ContextArchives:
 
 def _missing(id_: str, workspace: str) -> str:
     return (
-        f"workspace {workspace} has no context {id_[:80]}; what nothing uses is kept for an hour. Upload it first: "
+        f"workspace {workspace} has no context {id_[:80]}; an unused archive is kept for an hour. Upload it first: "
         f"slipway run -c FOLDER, or PUT /api/v1/contexts?workspace={workspace}"
     )
 

@@ -32,6 +32,6 @@ async def read_days(parts: ApiDeps, days: Sequence[str]) -> dict[str, DayTotals]
         try:
             return totals.decode(found.data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise UnavailableError(f"ConfigMap {name} does not hold totals of usage: {error}") from error
+            raise UnavailableError(f"ConfigMap {name} does not contain totals of usage: {error}") from error
 
     return dict(zip(days, await asyncio.gather(*map(read, days)), strict=True))

@@ -71,7 +71,7 @@ def _found(body: LaunchBody, known: list[Allocation]) -> tuple[list[Dependency],
             dependency = _dependency(allocation, each.when)
             before = made.setdefault(dependency.allocation, dependency)
             if before.when is not dependency.when:
-                detail = f"{dependency.allocation} is named twice, with different ends: leave one of them out"
+                detail = f"{dependency.allocation} is named twice, with different values of when: leave one of them out"
                 errors.append(FieldError(at, detail))
             elif dependency.result is not None and not is_met(each.when, dependency.result):
                 so_far = ending(dependency.allocation, dependency.result)
@@ -98,5 +98,7 @@ def _dependency(allocation: Allocation, when: DependencyEnd) -> Dependency:
 
 def _nothing(each: LaunchDependency, workspace: str) -> str:
     if each.job:
-        return f"job {each.job} has no allocation in workspace {workspace}; launch its work first, or leave it out"
+        return (
+            f"job {each.job} has no allocation in workspace {workspace}; launch its allocations first, or leave it out"
+        )
     return f"workspace {workspace} has no allocation {each.allocation}; slipway ps --all lists what there is"

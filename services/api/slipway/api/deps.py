@@ -148,7 +148,7 @@ class ApiDeps:
         default_factory=lambda: SharedPlaces(HISTORIES_MAX, "questions about many days", retry_s=2.0)
     )
     gpu_days_places: SharedPlaces = field(
-        default_factory=lambda: SharedPlaces(HISTORIES_MAX, "questions about GPUs on days gone by", retry_s=2.0)
+        default_factory=lambda: SharedPlaces(HISTORIES_MAX, "questions about GPUs on past days", retry_s=2.0)
     )
 
 

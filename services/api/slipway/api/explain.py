@@ -36,11 +36,14 @@ _HELP: dict[str, tuple[str, str]] = {
         "wait",
         "wait for the allocations that the message names to end, or kill it and launch it again without after",
     ),
-    Gate.BACKOFF: ("wait", "wait: it is tried again by itself"),
+    Gate.BACKOFF: ("wait", "wait: Slipway tries again automatically"),
     Gate.UNKNOWN_POOL: ("create", "create that ResourcePool, or launch into one that exists"),
     Gate.UNKNOWN_QUEUE: (
         "create",
-        "create that Queue or correct it as the message says, or move the allocation to a queue that takes work",
+        (
+            "create that Queue or correct it as the message says, or move the allocation to a queue that accepts "
+            "allocations"
+        ),
     ),
     Gate.UNKNOWN_FLAVOR: (
         "create",
@@ -53,24 +56,33 @@ _HELP: dict[str, tuple[str, str]] = {
     Gate.NOT_ENOUGH_PODS: ("lower", "lower minAvailable or raise the counts of the roles, and launch again"),
     Gate.LIMIT_RANGE: (
         "fix",
-        "launch again with resources that the LimitRange takes, or have the LimitRange changed: waiting does not help",
+        (
+            "launch again with resources that the LimitRange permits, or have the LimitRange changed: waiting does "
+            "not help"
+        ),
     ),
     Gate.WAITING_FOR_VOLUME: (
         "volume",
         "create the volume claim that the message names or have it bound, or launch again with another claim",
     ),
     Gate.EXCEEDS_MAX_QUOTA: ("quota", "ask for less, or have the quota raised: waiting does not help"),
-    Gate.WAITING_FOR_QUOTA: ("wait", "wait for work of the queue to end, have its quota raised, or use another queue"),
-    Gate.JOB_MAX_SLOTS: ("wait", "wait for work of the job to end, or raise the job's maxSlots"),
+    Gate.WAITING_FOR_QUOTA: (
+        "wait",
+        "wait for allocations of the queue to end, have its quota raised, or use another queue",
+    ),
+    Gate.JOB_MAX_SLOTS: ("wait", "wait for allocations of the job to end, or raise the job's maxSlots"),
     Gate.RESOURCE_QUOTA: (
         "wait",
-        "wait for work of the workspace to end, ask for less, or have the ResourceQuota that the message names raised",
+        (
+            "wait for allocations of the workspace to end, ask for less, or have the ResourceQuota that the "
+            "message names raised"
+        ),
     ),
     Gate.WAITING_FOR_EXTENDER: ("wait", "wait, or have the extender that the message names repaired or made ignorable"),
     Gate.TOPOLOGY_TOO_SMALL: ("relax", "set topology mode to preferred, or ask for fewer ranks"),
-    Gate.NO_FIT: ("fit", "wait for work to end, ask for less, or have nodes added"),
-    Gate.MAKING_ROOM: ("wait", "wait: others have been told to make room for it"),
-    Gate.BEHIND_RESERVATION: ("wait", "wait: a place is kept for work that is before it"),
+    Gate.NO_FIT: ("fit", "wait for other allocations to end, ask for less, or have nodes added"),
+    Gate.MAKING_ROOM: ("wait", "wait: other allocations are being preempted for it"),
+    Gate.BEHIND_RESERVATION: ("wait", "wait: nodes are reserved for an allocation that is ahead of it"),
     Gate.BEHIND_QUEUE_HEAD: ("wait", "wait, or raise its priority: the queue keeps strict order"),
 }
 
@@ -174,8 +186,8 @@ def standing(allocation: Allocation) -> str:
             text = f"ended: {status.result or 'unknown'}{why}"
             return f"{text}: {status.message}" if status.message else text
         case Phase.RUNNING if (asked := asked_of(allocation)) is not None and asked.deadline:
-            then = "comes back as the next attempt" if asked.requeue else "has ended for good"
-            return f"running, and told to save its work by {asked.deadline} ({asked.why}); then it {then}"
+            then = "comes back as the next attempt" if asked.requeue else "ends for good"
+            return f"running, and asked to save its work by {asked.deadline} ({asked.why}); then it {then}"
         case Phase.RUNNING if (asked := asked_of(allocation)) is None or not asked.by:
             return ("running, and ready" if status.ready else "running") + _shrinking(allocation) + _growing(allocation)
         case _ if (reason := stop_reason(allocation)) is not None:
@@ -207,7 +219,7 @@ def _silence(nodes: Collection[str]) -> str:
     shown, more = sorted(nodes)[:NODES_SHOWN_MAX], len(nodes) - NODES_SHOWN_MAX
     names = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
     answer, its = ("node {} does not answer", "its") if len(nodes) == 1 else ("nodes {} do not answer", "their")
-    return f"{answer.format(names)}, and whether {its} ranks still run is not known"
+    return f"{answer.format(names)}, so it is unknown whether {its} ranks still run"
 
 
 def _until(allocation: Allocation) -> str:

@@ -81,10 +81,14 @@ def turn_sentence(
         return ""
     named = ", ".join(f"{each} {spelled(used.get(each, 0))}" for each in rivals[:NAMED_MAX])
     mine, least = levels.get(user, 0), levels.get(rivals[0], 0)
-    first = "they go by submission" if mine == least else f"{user if mine < least else rivals[0]}'s work goes first"
+    first = (
+        "the order is that of submission"
+        if mine == least
+        else f"{user if mine < least else rivals[0]}'s allocations go first"
+    )
     return (
-        f"user {user} has used {spelled(used.get(user, 0))} in queue {queue.metadata.name} "
-        f"(half-life {rule.half_life}), {named}: among work of one priority, {first}"
+        f"user {user} has used {spelled(used.get(user, 0))} in queue {queue.metadata.name} (half-life "
+        f"{rule.half_life}), {named}: among allocations of the same priority, {first}"
     )
 
 

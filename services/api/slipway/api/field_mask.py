@@ -14,7 +14,7 @@ from slipway.api.endpoint import Query, bad_param
 NAME = "fields"
 PATHS_MAX = 64
 DEPTH_MAX = 6
-FIELDS = Query(NAME, "only these fields of each item, with commas, such as id,state,status.ranks.phase")
+FIELDS = Query(NAME, "only these fields of each item, separated by commas, such as id,state,status.ranks.phase")
 
 Tree = Mapping[str, "Tree | None"]
 """{name: the wanted fields below it; None: all fields below it}"""

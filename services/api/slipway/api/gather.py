@@ -128,7 +128,9 @@ class AllGather:
             TooManyStreamsError: too many requests wait in this process.
         """
         if self._waiting >= WAITING_MAX:
-            raise TooManyStreamsError(f"{WAITING_MAX} peers wait at this replica of the api; send it again in a moment")
+            raise TooManyStreamsError(
+                f"{WAITING_MAX} peers wait at this replica of the api already; send the request again in a moment"
+            )
         seat = msgspec.structs.replace(seat, token=self._random.token_hex(8))
         try:
             state = await self._join(key, seat, peers)
@@ -248,18 +250,18 @@ class AllGather:
         state = await _redis(self._gatherings.join(key, seat, peers=peers, owner=self._owner))
         if state.outcome is AllgatherState.MISMATCH:
             raise ConflictError(
-                f"numPeers: {state.present} who wait in {key.group!r} said {state.peers}, this request says {peers}; "
-                "all must say the same, or meet in a group of another name"
+                f"numPeers: {state.present} peers that wait in {key.group!r} sent {state.peers}, this request sent "
+                f"{peers}; all must send the same number, or use a group of another name"
             )
         if state.outcome is AllgatherState.FULL:
             raise BodyTooLargeError(
-                f"data: all peers together may bring {BYTES_MAX} bytes, because each is sent all of it; "
-                "bring the place of large data instead"
+                f"data: all peers together may send {BYTES_MAX} bytes, because each receives all of it; for large "
+                "data, send its location instead"
             )
         if state.outcome is AllgatherState.SPENT:
             raise ThrottledError(
-                f"this allocation has exchanged more than the {KEPT_BYTES_MAX >> 20} MiB in an hour that are kept for "
-                "those who come late; exchange less often, or meet in a group that is open already"
+                f"this allocation has exchanged more than the {KEPT_BYTES_MAX >> 20} MiB in an hour that are "
+                "stored for late peers; exchange less often, or use a group that is open already"
             )
         return state
 
@@ -300,29 +302,32 @@ class AllGather:
         try:
             return await self._who.get(key, load)
         except ForgedError:
-            return f"not all {peers} peers of {key.group!r} came in time; Redis holds data that they did not bring"
+            return f"not all {peers} peers of {key.group!r} arrived in time; Redis contains data that they did not send"
         except TransientError:
-            return f"not all {peers} peers of {key.group!r} came in time; Redis cannot be asked now who is there"
+            return (
+                f"not all {peers} peers of {key.group!r} arrived in time; Redis is unavailable, so the missing "
+                "peers are unknown"
+            )
 
 
 def who_is_missing(seats: Sequence[Seat], peers: int, group: str) -> str:
     """Return a sentence with the present and the missing peers."""
     shown = ", ".join(_name(seat) for seat in seats[:SHOWN_MAX])
     more = f" and {len(seats) - SHOWN_MAX} more" if len(seats) > SHOWN_MAX else ""
-    text = f"{len(seats)} of {peers} peers of {group!r} are there ({shown}{more}); {peers - len(seats)} missing"
+    text = f"{len(seats)} of {peers} peers of {group!r} have arrived ({shown}{more}); {peers - len(seats)} missing"
     ranks = {seat.rank for seat in seats}
     if NO_RANK not in ranks and len(ranks) == len(seats) and max(ranks, default=0) < peers:
         lacking = [rank for rank in range(peers) if rank not in ranks]
         text += f": rank {', '.join(map(str, lacking[:SHOWN_MAX]))}" + (" ..." if len(lacking) > SHOWN_MAX else "")
-    return f"{text}. Send the same request again to go on waiting"
+    return f"{text}. Send the same request again to continue to wait"
 
 
 def _of_as_many(met: Met, peers: int) -> Met:
     """Return the gathering if it has `peers` peers. Raises ConflictError when it has another number."""
     if len(met.seats) != peers:
         raise ConflictError(
-            f"numPeers: {len(met.seats)} have met in this group, this request says {peers}; all must say the same, or "
-            "meet in a group of another name"
+            f"numPeers: {len(met.seats)} have met in this group, this request sent {peers}; all must send the same "
+            "number, or use a group of another name"
         )
     return met
 
@@ -332,7 +337,7 @@ def _name(seat: Seat) -> str:
 
 
 def _replaced(request_id: str) -> ReplacedError:
-    return ReplacedError(f"request id {request_id!r} came again: the newer request waits in the place of this one")
+    return ReplacedError(f"request id {request_id!r} was sent again: the newer request replaces this one")
 
 
 async def _redis(call: Awaitable[T]) -> T:

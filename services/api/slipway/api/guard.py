@@ -18,7 +18,7 @@ from slipway.runtime import web_guard
 
 _SINGLE = (b"host", b"authorization")
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-_HOST = ProblemRow(web_guard.MISDIRECTED, "unknown-host", "This host is not served here")
+_HOST = ProblemRow(web_guard.MISDIRECTED, "unknown-host", "This host name is not served here")
 _MALFORMED = TABLE[MalformedError]
 _INSIDE = ProblemRow(404, "not-found", "There is nothing of that name in the origin of a workload")
 _ORIGIN = ProblemRow(web_guard.FORBIDDEN, "cross-origin", "The request comes from another origin")
@@ -59,7 +59,7 @@ class Guard:
         if foreign is not None:
             return _HOST, foreign.detail
         if not host:
-            return _MALFORMED, "the request has no field Host; it names the server that is meant"
+            return _MALFORMED, "the request has no field Host; it must name the server"
         if not web_guard.host_name(host):
             return _MALFORMED, f"the field Host must be a name and a port, not {host[:128]!r}"
         if id_ and not origins.is_inside(id_, str(scope.get("method", "WEBSOCKET")), scope["path"]):

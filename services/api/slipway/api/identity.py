@@ -20,7 +20,7 @@ def principal_of(connection: HTTPConnection) -> Principal:
     """Return the caller. Raises InvariantError when the request was not authenticated: it must not be served."""
     found: Principal | None = connection.scope.get(PRINCIPAL_KEY)
     if found is None:
-        raise InvariantError(f"{connection.scope['path']} is served without asking who calls")
+        raise InvariantError(f"{connection.scope['path']} is served without authentication")
     return found
 
 
@@ -31,5 +31,7 @@ def user_of(connection: HTTPConnection) -> str:
         if SAID.fullmatch(principal.name) is None:
             raise MalformedError(USER_NAME_RULE)
     elif _KNOWN.fullmatch(principal.name) is None:
-        raise ForbiddenError("a user whose name is not of at most 253 printable ASCII characters can own nothing here")
+        raise ForbiddenError(
+            "the user's name must have at most 253 characters, all printable ASCII, to own objects here"
+        )
     return principal.name

@@ -60,8 +60,9 @@ async def change_job(parts: ApiDeps, job: Job, change: JobChange, permit: Permit
     fixed = [each for each in moved if not each.spec.preemptible]
     if fixed:
         raise ConflictError(
-            f"{_named(fixed)} of job {job.metadata.name} runs and cannot be preempted, and a new priority would begin "
-            "it again; wait for its end, or let it count from the next attempt on: interrupt: false (--no-interrupt)"
+            f"{_named(fixed)} of job {job.metadata.name} runs and cannot be preempted, and a new priority would "
+            "restart it; wait until it ends, or apply the priority from its next attempt on: interrupt: false "
+            "(--no-interrupt)"
         )
     if queue is not None or moved:
         await permit("allocations", job.metadata.namespace)
@@ -82,8 +83,8 @@ async def delete_job(parts: ApiDeps, job: Job, *, version: str = "") -> None:
     members = await _members(parts, job)
     if members:
         raise ConflictError(
-            f"job {job.metadata.name} is in use by {_named(members)}, and without it its limits would be gone; "
-            f"kill them first: POST /api/v1/jobs/{job.metadata.name}/kill, slipway job kill {job.metadata.name}"
+            f"job {job.metadata.name} is in use by {_named(members)}, which would lose its limits; kill them "
+            f"first: POST /api/v1/jobs/{job.metadata.name}/kill, slipway job kill {job.metadata.name}"
         )
     meta = job.metadata
     with held_to(version, name_of(job)):
@@ -133,8 +134,8 @@ async def _move(parts: ApiDeps, subject: Subject, body: MoveBody, permit: Permit
     target = body.ahead_of if ahead else body.behind
     if not isinstance(target, str) or (ahead and isinstance(body.behind, str)):
         raise MalformedError(
-            "say one of aheadOf and behind",
-            fields=(FieldError("/aheadOf", "say one of aheadOf and behind: a job, or the id of an allocation"),),
+            "set one of aheadOf and behind",
+            fields=(FieldError("/aheadOf", "set one of aheadOf and behind: a job, or the id of an allocation"),),
         )
     anchor = await find_anchor(parts, target, subject.metadata.namespace)
     pending = [each for each in await parts.seen.live() if each.status.phase is Phase.PENDING]
@@ -192,7 +193,7 @@ async def find_anchor(parts: ApiDeps, text: str, workspace: str) -> Subject:
     try:
         return await parts.lookup.find(text)
     except NotFoundError as error:
-        raise NotFoundError(f"there is no job and no allocation {text[:80]!r} to move beside") from error
+        raise NotFoundError(f"there is no job or allocation {text[:80]!r} to move next to") from error
 
 
 async def all_jobs(parts: ApiDeps) -> dict[tuple[str, str], Job]:
@@ -207,7 +208,7 @@ async def _tried(parts: ApiDeps, number: int, update: QueueUpdate, permit: Permi
     try:
         if is_job == isinstance(update.allocation, str):
             subject = f"update {number}"
-            raise MalformedError("say one of job and allocation")
+            raise MalformedError("set one of job and allocation")
         make = _update_job if is_job else _update_allocation
         workspace = await make(parts, update, permit)
     except InvariantError:
@@ -238,7 +239,7 @@ async def _update_job(parts: ApiDeps, update: QueueUpdate, permit: Permit) -> st
 async def _update_allocation(parts: ApiDeps, update: QueueUpdate, permit: Permit) -> str:
     """Make the update and return the workspace of the allocation."""
     if isinstance(update.weight, int) or update.max_slots is not msgspec.UNSET:
-        raise MalformedError("weight and maxSlots are of jobs, not of allocations")
+        raise MalformedError("only jobs have weight and maxSlots, not allocations")
     found = await parts.lookup.find(str(update.allocation))
     await permit("allocations", found.metadata.namespace)
     if has_ended(found):
@@ -333,7 +334,9 @@ async def _write(parts: ApiDeps, job: Job, fields: Mapping[str, Any], *, version
     try:
         changed = await parts.kube.patch(JOBS, meta.name, patch, namespace=meta.namespace)
     except StaleError as error:
-        raise PreconditionError(f"{name_of(job)} has changed meanwhile; GET it again and decide again") from error
+        raise PreconditionError(
+            f"{name_of(job)} has changed since it was read; GET it again and decide again"
+        ) from error
     parts.announcer.changed()
     return changed
 

@@ -182,10 +182,10 @@ class LaunchRequests:
         composed = await compose(self._catalog, request)
         if order.workspace and composed.body.workspace != order.workspace:
             # A template that was created with kubectl was not checked, and can name another workspace.
-            detail = f"a template says {composed.body.workspace}; only the request itself says where it goes"
+            detail = f"a template sets {composed.body.workspace}; only the request itself may set the workspace"
             raise InvalidError(f"workspace: {detail}", fields=(FieldError("/workspace", detail),))
         if composed.body.secret_variables != order.values.names:
-            detail = "a template names variables whose values only a launch can give; leave them out of the template"
+            detail = "a template names variables whose values only a launch can set; leave them out of the template"
             raise InvalidError(f"secretVariables: {detail}", fields=(FieldError("/secretVariables", detail),))
         return composed
 
@@ -262,7 +262,7 @@ class LaunchRequests:
                 return await self._kube.create(ALLOCATIONS, manifest)
             except StaleError as error:
                 # The conflict is not about this new object, but about a quota that was updated: nothing was created.
-                raise TransientError(f"the create was not carried out: {error}") from error
+                raise TransientError(f"the allocation was not created: {error}") from error
             except InvalidError as error:
                 raise admission.client_errors(error) from error
 
@@ -381,9 +381,10 @@ def _is_ours(found: Allocation, order: Order) -> bool:
 
 def _deleting(found: Allocation | None) -> ControlPlaneError:
     if found is None:
-        return TransientError("the name was taken a moment ago and is free again; try again")
+        return TransientError("the name was in use a moment ago and is free now; try again")
     return TerminatingError(
-        f"an allocation named {found.metadata.name} is being deleted; try again when it is gone, or choose another name"
+        f"an allocation named {found.metadata.name} is being deleted; try again when it is deleted, or choose "
+        "another name"
     )
 
 

@@ -13,32 +13,35 @@ from slipway.model.lifecycle import Phase
 _STARTING = (Phase.ASSIGNED, Phase.PULLING, Phase.STARTING)
 _IMAGE = (
     "image",
-    "correct the image's name, or the pull secret that the registry asks for, and launch again; an image that the "
-    "registry does not have yet is pulled as soon as it is there",
+    "correct the image's name, or the pull secret that the registry asks for, and launch again; an image that is "
+    "not in the registry yet is pulled as soon as it is",
 )
 _CONFIG = (
     "create",
-    "create the Secret, ConfigMap or key that the message names in the workspace, and it starts by itself; or correct "
-    "its name and launch again",
+    "create the Secret, ConfigMap or key that the message names in the workspace, and it starts automatically; or "
+    "correct its name and launch again",
 )
 _VALUES = (
     "launch",
-    "launch again with its secret values: those of this launch are not kept any more, or were never kept",
+    "launch again with its secret values: those of this launch are no longer stored, or were never stored",
 )
 _MOUNT = (
     "volume",
-    "create what the message names in the workspace, or have the volume repaired, and it starts by itself; or correct "
-    "its name and launch again",
+    "create what the message names in the workspace, or have the volume repaired, and it starts automatically; or "
+    "correct its name and launch again",
 )
 _HELP: dict[str, tuple[str, str]] = {
     "QuotaExceeded": (
         "quota",
-        "have the ResourceQuota that the message names raised, or end other work there; it goes on by itself",
+        (
+            "have the ResourceQuota that the message names raised, or end other allocations there; it continues "
+            "automatically"
+        ),
     ),
     "ClaimPending": ("volume", "create the volume claim that the message names, or have it bound"),
     "Denied": ("permission", "have the permission that the message names given to Slipway's account"),
-    "BindRefused": ("wait", "wait: it begins again, on other nodes if need be"),
-    "PoolChanged": ("wait", "wait: it is placed again, as the pool is now"),
+    "BindRefused": ("wait", "wait: it is started again, on other nodes if necessary"),
+    "PoolChanged": ("wait", "wait: it is placed again, in the changed pool"),
     "CreateContainerConfigError": _CONFIG,
     "ErrImagePull": _IMAGE,
     "ImagePullBackOff": _IMAGE,
@@ -47,8 +50,8 @@ _HELP: dict[str, tuple[str, str]] = {
     "FailedMount": _MOUNT,
     "FailedAttachVolume": _MOUNT,
 }
-_WAIT = ("wait", "wait: it is tried again by itself")
-_REPLAY = "; once that is mended, slipway dead replay has it tried at once"
+_WAIT = ("wait", "wait: Slipway tries again automatically")
+_REPLAY = "; once the cause is repaired, slipway dead replay starts the retry at once"
 
 
 def stuck_of(allocation: Allocation) -> Condition | None:
@@ -70,7 +73,7 @@ def sentence(stuck: Condition) -> str:
     """Return a sentence with the state of the launch and the server's own words."""
     if stuck.type == CONDITION_BLOCKED:
         return f"the start is blocked: {stuck.message}"
-    begun = "the launch is stuck" if stuck.status == "True" else "the launch is tried again and again"
+    begun = "the launch is stuck" if stuck.status == "True" else "the launch fails and is retried"
     return f"{begun}: {stuck.message}"
 
 

@@ -17,10 +17,10 @@ from slipway.streams.keys import ACTIVITY_SINCE
 
 IDLE, PREEMPTION, START = "idle", "preemption", "start"
 _WORDS = {
-    "pending": "it has then waited for its pendingTimeout of {limit}",
-    START: "what keeps it from starting is then given up",
-    "maxRuntime": "it has then run for its maxRuntime of {limit}",
-    PREEMPTION: "its ranks were told to save their work; what still runs is then killed",
+    "pending": "its pendingTimeout of {limit} is over then",
+    START: "if it cannot start until then, it ends",
+    "maxRuntime": "its maxRuntime of {limit} is over then",
+    PREEMPTION: "its ranks were asked to save their work; ranks that still run are killed then",
 }
 
 Seen = Mapping[str, float]
@@ -62,13 +62,18 @@ def _plain(allocation: Allocation, name: str, at: float) -> Deadline:
 def _idle(allocation: Allocation, at: float, seen: Seen | None, now: float) -> Deadline:
     limit = allocation.spec.idle_timeout or "0s"
     if seen is None:
-        detail = "whether it is in use cannot be told while Redis is away, and it does not end for that meanwhile"
+        detail = (
+            "its last use is unknown while Redis is unavailable, and its idleTimeout does not end it until Redis "
+            "is back"
+        )
         return Deadline(name=IDLE, detail=detail)
     if ACTIVITY_SINCE not in seen:
-        last, said = now, "its use is not on record, so it counts as in use now"
+        last, said = now, "its last use is not recorded, so it is treated as in use now"
     else:
         last = min(max(seen.values()), now)
         used = max((when for source, when in seen.items() if source != ACTIVITY_SINCE), default=None)
         said = f"last used {format_time(min(used, now))}" if used is not None else "not used since it began to run"
     until = max(at, last + stored_duration(limit))
-    return Deadline(name=IDLE, at=format_time(until), detail=f"unless it is used before: idleTimeout {limit}, {said}")
+    return Deadline(
+        name=IDLE, at=format_time(until), detail=f"unless it is used before that: idleTimeout {limit}, {said}"
+    )

@@ -137,7 +137,7 @@ async def list_page(kube: Kube, wanted: ListFilter, *, limit: int, continue_: st
         except ExpiredError as error:
             if not continue_:
                 raise
-            raise PageExpiredError("continue: that page is too old; begin again without it") from error
+            raise PageExpiredError("continue: that page is too old; begin again without continue") from error
         count = page.remaining_item_count if wanted.is_of_server else None
         items = [each for each in page.items if wanted.has(each)]
         page = msgspec.structs.replace(page, items=items, remaining_item_count=count)

@@ -220,7 +220,7 @@ class LogFeed:
             lines = await self._of_pods(allocation, wanted)
             if lines is None and _may_have_printed(allocation):
                 raise UnavailableError(
-                    f"the log cannot be read now: its store does not answer, and no pod has it ({error})",
+                    f"the log cannot be read now: its store does not answer, and no pod has the log ({error})",
                     retry_after_s=RETRY_AFTER_S,
                 ) from error
             yield lines or []
@@ -457,7 +457,7 @@ class LogFeed:
             if wanted.ranks is not None and run.rank not in wanted.ranks:
                 continue
             if bytes_read >= PODS_BYTES_MAX:
-                most = f"of all ranks {PODS_BYTES_MAX // 2**20} MiB"
+                most = f"{PODS_BYTES_MAX // 2**20} MiB"
                 begun_at = pod.metadata.creation_timestamp or ""
                 found.append([run.mark(begun_at, "lines of this rank are not shown here", most)])
                 continue
@@ -503,7 +503,7 @@ def _may_have_printed(allocation: Allocation) -> bool:
 
 def _older_left_out(first: LogLineView) -> LogLineView:
     run = _RankRun(first.attempt, first.rank, first.container)
-    return run.mark(first.time, "older lines are not shown here", f"of all ranks together the last {LINES_MAX} lines")
+    return run.mark(first.time, "older lines are not shown here", f"the last {LINES_MAX} lines of all ranks together")
 
 
 class _RankRun(NamedTuple):
@@ -525,11 +525,11 @@ class _RankRun(NamedTuple):
             all_.append(self.line(each.decode("utf-8", "replace"), before=all_[-1].time if all_ else ""))
         found = [line for line in all_ if wanted.has(line)]
         if all_ and len(all_) >= POD_LINES_MAX and wanted.lines_of_pod == POD_LINES_MAX:
-            most = f"of a rank the last {POD_LINES_MAX} lines"
+            most = f"the last {POD_LINES_MAX} lines of a rank"
             found.insert(0, self.mark(all_[0].time, "older lines of this rank are not shown here", most))
         if all_ and len(text) >= LOG_BYTES_MAX:
             most = f"of a rank {LOG_BYTES_MAX // 2**20} MiB"
-            found.append(self.mark(all_[-1].time, "younger lines of this rank are not shown here", most))
+            found.append(self.mark(all_[-1].time, "newer lines of this rank are not shown here", most))
         return found
 
     def line(self, text: str, *, before: str = "") -> LogLineView:
@@ -550,7 +550,7 @@ class _RankRun(NamedTuple):
 
     def mark(self, time: str, what: str, most: str) -> LogLineView:
         """Return the mark for readers at the place where an answer from a pod is cut."""
-        text = f"{what}: this answer comes from the nodes, not from the store of logs, and has {most}"
+        text = f"{what}: this answer comes from the nodes, not from the store of logs, and is limited to {most}"
         return LogLineView(
             attempt=self.attempt, rank=self.rank, stream=EVENT, time=time, text=text, container=self.container
         )
@@ -656,9 +656,9 @@ def _open_marks(allocation: Allocation, wanted: LogFilter, open_: Sequence[LogKe
     ended_at = allocation.status.ended_at or ""
     whose = f"container {wanted.container}" if wanted.container else "this rank"
     if ended_at and now - parse_time(ended_at) < MAY_COME_S:
-        text = f"the log of {whose} is not stored to its end yet: lines may be missing here, ask for it again"
+        text = f"the log of {whose} is not stored to its end yet: lines may be missing here; read it again later"
     else:
-        text = f"the log of {whose} is not stored to its end: lines of it are lost, or are not kept any more"
+        text = f"the log of {whose} is not stored to its end: some of its lines are lost, or no longer stored"
     marks = [
         LogLineView(
             attempt=source.attempt, rank=source.rank, stream=EVENT, time=ended_at, text=text, container=source.container
@@ -666,7 +666,9 @@ def _open_marks(allocation: Allocation, wanted: LogFilter, open_: Sequence[LogKe
         for source in mine[:OPEN_SAID_MAX]
     ]
     if len(mine) > OPEN_SAID_MAX:
-        marks[-1] = msgspec.structs.replace(marks[-1], text=f"{text}; so are {len(mine) - OPEN_SAID_MAX} other logs")
+        marks[-1] = msgspec.structs.replace(
+            marks[-1], text=f"{text}; {len(mine) - OPEN_SAID_MAX} other logs are incomplete too"
+        )
     return marks
 
 

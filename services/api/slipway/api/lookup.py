@@ -185,7 +185,7 @@ async def find_logged(lookup: Lookup, archive: LogArchive | None, text: str) -> 
         try:
             record = await archive.record(AllocationId(text))
         except InvalidError as error:
-            _log.error("record of an archived log not readable", allocation=text, error=str(error))
+            _log.error("record of an archived log cannot be read", allocation=text, error=str(error))
             raise
         if record is None or record.allocation != text or not await lookup.sees(record.workspace):
             raise

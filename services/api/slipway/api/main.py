@@ -108,8 +108,8 @@ def compose(context: ServiceContext[Settings], kube: WatchingKube, streams: Stre
         follow_logins(context, parts.sessions)
     elif not settings.proxy_domain:
         _log.warning(
-            "pages of workloads are served in the origin of the api: a script of any workload may do all that the api "
-            "can in the browser that opens it",
+            "pages of workloads are served in the origin of the api: a script of any workload can do everything "
+            "that the api can, in the browser that opens the page",
             how="set SLIPWAY_PROXY_DOMAIN, such as apps.localhost, or SLIPWAY_AUTH",
         )
     if settings.health_listen:
@@ -170,7 +170,10 @@ def follow_logins(context: ServiceContext[Settings], sessions: BrowserSessions) 
         look = sessions.keys.look
         context.loop(SESSION_KEYS, look, min_interval_s=LOOK_S, max_backoff_s=BACKOFF_S)
     else:
-        _log.info("logins of browsers end with this process", how="set SLIPWAY_SESSION_KEY_DIR for several replicas")
+        _log.info(
+            "browsers must log in again after a restart of this process",
+            how="set SLIPWAY_SESSION_KEY_DIR for several replicas",
+        )
     interval_s, backoff_s = ended_sessions.LOOK_S, ended_sessions.BACKOFF_S
     context.loop(LOGOUTS, sessions.ended.look, min_interval_s=interval_s, max_backoff_s=backoff_s)
 
@@ -220,7 +223,7 @@ async def check(parts: ApiDeps) -> None:
         raise UnavailableError(
             "the custom resources of slipway.dev are not installed: install the chart, or run slipway up"
         ) from error
-    _log.info("checked: Kubernetes answers and the custom resources are there")
+    _log.info("checked: Kubernetes answers and the custom resources are installed")
 
 
 async def _serve_health(context: ServiceContext[Settings]) -> None:

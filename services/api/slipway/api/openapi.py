@@ -62,7 +62,7 @@ def document(endpoints: Iterable[Endpoint], version: str) -> Json:
 
 _HEADERS: Json = {
     "Idempotency-Key": {
-        "description": "The same key and body launch once, however often they are sent.",
+        "description": "Requests with the same key and body launch only once.",
         "schema": {"type": "string", "minLength": 1, "maxLength": 255},
     },
     "If-Match": {
@@ -76,19 +76,19 @@ _SCHEMES: Json = {
     "token": {
         "type": "http",
         "scheme": "bearer",
-        "description": "A token of the API, where SLIPWAY_AUTH=token: made by `slipway token create`.",
+        "description": "With SLIPWAY_AUTH=token: a token that `slipway token create` made.",
     },
     "kubernetes": {
         "type": "http",
         "scheme": "bearer",
         "bearerFormat": "JWT",
-        "description": "A token of the cluster, where SLIPWAY_AUTH=kubernetes: of a user or a service account.",
+        "description": "With SLIPWAY_AUTH=kubernetes: a token of the cluster, of a user or a service account.",
     },
     "session": {
         "type": "apiKey",
         "in": "cookie",
         "name": session.NAME,
-        "description": "The cookie of a browser that has logged in at /login; under TLS with the prefix __Host-.",
+        "description": "The cookie of a browser that has logged in at /login; over TLS, its name begins with __Host-.",
     },
     "task": {
         "type": "http",
@@ -146,16 +146,16 @@ _MEDIA: Json = {
     SSE_TYPE: {
         "schema": {
             "type": "string",
-            "description": "Server-sent events. `id` is the cursor: sent back as Last-Event-ID, the stream goes on "
-            "after it. An `id` without `data` is no event but the place where the stream begins. `data` is one line of "
-            "JSON. A line `: alive` comes when nothing else does.",
+            "description": "Server-sent events. `id` is the cursor: send it as Last-Event-ID, and the stream continues "
+            "after it. An `id` without `data` is not an event but the position at which the stream begins. `data` is "
+            "one line of JSON. A line `: alive` is sent when there are no events.",
         },
         "example": "id: 1767322800000-3\ndata: {...}\n\n",
     },
     JSON_TYPE: {
         "schema": {
             "type": "object",
-            "description": "A page: its items, and in metadata.continue where to go on.",
+            "description": "A page: its items, and in metadata.continue the cursor of the next page.",
             "required": ["items"],
             "properties": {
                 "items": {"type": "array", "items": {"type": "object"}, "description": "the entries, in order"},
@@ -164,7 +164,7 @@ _MEDIA: Json = {
         }
     },
     "text/plain": {"schema": {"type": "string", "description": "One line for each entry."}},
-    "text/csv": {"schema": {"type": "string", "description": "The same rows, with a head."}},
+    "text/csv": {"schema": {"type": "string", "description": "The same rows, with a header line."}},
     "application/gzip": {"schema": {"type": "string", "format": "binary", "description": "A gzipped tar archive."}},
 }
 """{media type: its content} for answers that no struct describes."""

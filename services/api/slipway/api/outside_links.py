@@ -24,7 +24,7 @@ PLACEHOLDERS: Final[Mapping[str, str]] = {
     "uid": "the uid of the object",
     "attempt": "its current attempt",
     "from_ms": "when it was created, in milliseconds since the epoch",
-    "to_ms": "when it ended, in the same form; `now` while it has not",
+    "to_ms": "when it ended, in milliseconds since the epoch; `now` while it has not ended",
 }
 _NAME: Final = re.compile(r"\{([^{}]*)\}")
 
@@ -59,11 +59,13 @@ def check_url_template(text: str) -> str:
         raise ValueError("must be an http:// or https:// address without a user")
     unknown = [name for name in _NAME.findall(text) if name not in PLACEHOLDERS]
     if unknown:
-        raise ValueError(f"has {{{unknown[0]}}}; it may have {known}; write a brace of the address as %7B or %7D")
+        raise ValueError(
+            f"has {{{unknown[0]}}}; it may have {known}; write a literal brace of the address as %7B or %7D"
+        )
     if _NAME.search(text.split("://", 1)[1].partition("/")[0]):
         raise ValueError("must name its host without a placeholder")
     if re.search(r"[{}\s]", _NAME.sub("", text)):
-        raise ValueError("has a brace or a space by itself: write %7B, %7D or %20")
+        raise ValueError("has a single brace or a space: write it as %7B, %7D or %20")
     return text
 
 

@@ -34,7 +34,7 @@ class Pattern:
         except _re2.error as error:
             raise PatternError(_said(error.args)) from error
         except UnicodeError as error:
-            raise PatternError("it has characters that are no text") from error
+            raise PatternError("it has characters that are not valid text") from error
 
     def is_in(self, line: str) -> bool:
         """Whether the pattern occurs in the line."""

@@ -46,9 +46,11 @@ def errors_of(body: LaunchBody, run_as_defaults: Collection[str]) -> list[FieldE
     for path, claim in body.volumes.items():
         at = f"/volumes{pointer(path)}"
         if not is_mount_path(path):
-            errors.append(FieldError(at, f"{path[:80]!r} is no place for a volume; write a whole path, such as /data"))
+            errors.append(
+                FieldError(at, f"{path[:80]!r} is not a path for a volume; write an absolute path, such as /data")
+            )
         if not _CLAIM.fullmatch(claim):
-            detail = f"{claim[:80]!r} is no volume claim; write CLAIM, or CLAIM:ro to mount it read-only"
+            detail = f"{claim[:80]!r} is not a volume claim; write CLAIM, or CLAIM:ro to mount it read-only"
             errors.append(FieldError(at, detail))
     errors += [*_checkpoint_errors(body), *_architecture_errors(body)]
     if ROOT not in body.privileges:
@@ -134,7 +136,9 @@ def _checkpoint_errors(body: LaunchBody) -> list[FieldError]:
     if not body.checkpoints:
         return []
     if found is None or posixpath.normpath(found["folder"] or "a") != (found["folder"] or "a"):
-        detail = f"{body.checkpoints[:80]!r} is no place for checkpoints; write CLAIM or CLAIM/FOLDER, such as work/llm"
+        detail = (
+            f"{body.checkpoints[:80]!r} is not a place for checkpoints; write CLAIM or CLAIM/FOLDER, such as work/llm"
+        )
         return [FieldError("/checkpoints", detail)]
     if _CHECKPOINTS_PATH in body.volumes:
         return [FieldError("/checkpoints", f"volumes mounts another claim at {_CHECKPOINTS_PATH}: use another path")]
@@ -149,7 +153,7 @@ def _architecture_errors(body: LaunchBody) -> list[FieldError]:
     ]
     selectors += [(f"ranks[{index}].nodeSelector", role.node_selector) for index, role in enumerate(body.ranks)]
     return [
-        FieldError("/architecture", f"{where} says {said[:63]!r}: leave one of them out")
+        FieldError("/architecture", f"{where} sets {said[:63]!r} too: leave one of them out")
         for where, selector in selectors
         if body.architecture and (said := str(selector.get(ARCHITECTURE_LABEL, body.architecture))) != body.architecture
     ]

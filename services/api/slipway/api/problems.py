@@ -56,28 +56,28 @@ class ProblemRow(NamedTuple):
 TABLE: dict[type[BaseException], ProblemRow] = {
     http_errors.MalformedError: ProblemRow(400, "malformed", "The request cannot be read"),
     http_errors.UnsupportedMediaError: ProblemRow(
-        415, "unsupported-media-type", "The body is of a type that is not taken"
+        415, "unsupported-media-type", "The body has a type that is not accepted"
     ),
     http_errors.NotAcceptableError: ProblemRow(406, "not-acceptable", "No representation of an accepted type"),
     http_errors.BodyTooLargeError: ProblemRow(413, "body-too-large", "The body is too large"),
     http_errors.ArchiveRefusedError: ProblemRow(422, "invalid-archive", "The archive is refused"),
     http_errors.PreconditionError: ProblemRow(412, "precondition-failed", "The object has changed"),
-    http_errors.PageExpiredError: ProblemRow(410, "page-expired", "The list has moved on"),
+    http_errors.PageExpiredError: ProblemRow(410, "page-expired", "The page of the list has expired"),
     http_errors.KeyReusedError: ProblemRow(
         422, "idempotency-key-reused", "The Idempotency-Key was used for another request"
     ),
     http_errors.AmbiguousError: ProblemRow(409, "ambiguous-id", "The id fits several allocations"),
     http_errors.UnauthorizedError: ProblemRow(401, "unauthorized", "A valid token is needed"),
     http_errors.UpgradeRequiredError: ProblemRow(426, "upgrade-required", "A WebSocket is needed here"),
-    http_errors.ForbiddenError: ProblemRow(403, "forbidden", "Not with this token"),
-    http_errors.ReplacedError: ProblemRow(409, "replaced", "The same request came again"),
-    http_errors.PeersMissingError: ProblemRow(408, "peers-missing", "Not all peers are there", retry=True),
+    http_errors.ForbiddenError: ProblemRow(403, "forbidden", "This token does not permit the request"),
+    http_errors.ReplacedError: ProblemRow(409, "replaced", "The same request was sent again"),
+    http_errors.PeersMissingError: ProblemRow(408, "peers-missing", "Not all peers have arrived", retry=True),
     http_errors.ConflictError: ProblemRow(409, "conflict", "The request contradicts the state of the object"),
     http_errors.TooManyStreamsError: ProblemRow(503, "too-many-streams", "Too many open streams", retry=True),
     http_errors.TooManyStreamsOfOneError: ProblemRow(
         429, "stream-limit", "Too many open streams of one user or workspace", retry=True
     ),
-    http_errors.BadGatewayError: ProblemRow(502, "bad-gateway", "The workload gave no proper answer"),
+    http_errors.BadGatewayError: ProblemRow(502, "bad-gateway", "The answer of the workload is not valid"),
     http_errors.NotListeningError: ProblemRow(503, "not-running", "The workload does not answer yet", retry=True),
     http_errors.IssuerAwayError: ProblemRow(
         503, "issuer-unavailable", "The issuer of single sign-on cannot be used", retry=True
@@ -89,25 +89,25 @@ TABLE: dict[type[BaseException], ProblemRow] = {
     DeniedError: ProblemRow(502, "not-permitted", "Slipway's account lacks a permission"),
     TerminatingError: ProblemRow(409, "terminating", "The object is being deleted", retry=True),
     TooLargeError: ProblemRow(413, "too-large", "The object is too large"),
-    StaleError: ProblemRow(409, "stale", "Somebody else changed the object at the same time", retry=True),
+    StaleError: ProblemRow(409, "stale", "The object was changed at the same time", retry=True),
     ExpiredError: ProblemRow(503, "not-now", "Not possible right now", retry=True),
     ThrottledError: ProblemRow(429, "throttled", "Too many requests", retry=True),
     QuotaExceededError: ProblemRow(429, "quota-exceeded", "A quota of the workspace is used up", retry=True),
-    DeadlineError: ProblemRow(503, "deadline", "No answer in time", retry=True),
+    DeadlineError: ProblemRow(503, "deadline", "No answer within the time limit", retry=True),
     BusyError: ProblemRow(503, "busy", "All connections of this process are in use", retry=True),
-    UnavailableError: ProblemRow(503, "unavailable", "Something that this needs cannot be reached", retry=True),
+    UnavailableError: ProblemRow(503, "unavailable", "A service that the request needs cannot be reached", retry=True),
     TransientError: ProblemRow(503, "not-now", "Not possible right now", retry=True),
     PermanentError: ProblemRow(422, "refused", "The request is refused"),
-    InvariantError: ProblemRow(500, "internal", "A fault of ours"),
-    ControlPlaneError: ProblemRow(500, "internal", "A fault of ours"),
+    InvariantError: ProblemRow(500, "internal", "An internal error"),
+    ControlPlaneError: ProblemRow(500, "internal", "An internal error"),
 }
 """The row of an error is looked up along its class hierarchy: the most derived class wins."""
 
 _NOT_FOUND = re.compile(r'^(?P<plural>\w+)\.slipway\.dev "(?P<name>[^"]*)" not found$')
 _KINDS = {"queues": "queue", "templates": "template", "resourcepools": "pool", "jobs": "job"}
-_LEFT = ProblemRow(499, "client-left", "The caller has left")
+_LEFT = ProblemRow(499, "client-left", "The caller has closed the connection")
 """499 is not a status of HTTP: nginx logs it in such a case."""
-UNEXPECTED = ProblemRow(500, "internal", "A fault of ours")
+UNEXPECTED = ProblemRow(500, "internal", "An internal error")
 _HTTP_CODES = {404: "no-such-path", 405: "method-not-allowed"}
 _HTTP_TITLES = {404: "There is nothing at this path", 405: "This method is not allowed here"}
 

@@ -61,12 +61,14 @@ def samples_of(status: int, body: bytes) -> list[tuple[dict[str, str], float]]:
         answer = msgspec.json.decode(body, type=_Answer)
         found = [(series.metric, float(series.value[1])) for series in answer.data.result]
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise PrometheusError(f"SLIPWAY_PROMETHEUS_URL answers {status}, not as Prometheus does") from error
+        raise PrometheusError(
+            f"SLIPWAY_PROMETHEUS_URL answers {status}, which is not an answer of Prometheus"
+        ) from error
     if answer.status != "success":
         words = "".join(each for each in answer.error if each.isprintable())[:_WORDS_MAX]
         raise PrometheusError(f"Prometheus refuses the query (SLIPWAY_GPU_USE_QUERY): {words or status}")
     if answer.data.result_type != "vector":
-        raise PrometheusError("SLIPWAY_GPU_USE_QUERY has no series as its result")
+        raise PrometheusError("the result of SLIPWAY_GPU_USE_QUERY is not a list of series")
     return found
 
 

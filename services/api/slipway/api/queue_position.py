@@ -43,21 +43,21 @@ def place_beside(
     """Return the position that puts `subject` directly before (or behind) `anchor`; None when it is there already.
 
     Raises:
-        ConflictError: one of them does not wait, they do not wait in one queue, or no number is left between the
+        ConflictError: one of them does not wait, they do not wait in the same queue, or no number is left between the
             neighbours.
     """
     if subject.metadata.uid == anchor.metadata.uid:
-        raise ConflictError(f"{name_of(subject)} cannot stand beside itself")
+        raise ConflictError(f"{name_of(subject)} cannot be moved next to itself")
     waiting = in_order(pending, jobs)
     own, others = _movable(subject, waiting), members_of(anchor, waiting)
     if not others:
-        raise ConflictError(f"nothing of {name_of(anchor)} waits, so there is no place beside it")
+        raise ConflictError(f"no allocation of {name_of(anchor)} waits, so there is no place next to it")
     line = _line_of(own[0])
     beside = [each for each in others if _line_of(each) == line]
     if not beside or any(_line_of(each) != line for each in own):
         raise ConflictError(
-            f"{name_of(subject)} and {name_of(anchor)} do not wait in one queue ({_queues(own)}; {_queues(others)}); "
-            "move it to that queue first"
+            f"{name_of(subject)} and {name_of(anchor)} do not wait in the same queue ({_queues(own)}; "
+            f"{_queues(others)}); move it to that queue first"
         )
     edge = beside[0] if ahead else beside[-1]
     priority = priority_of(edge, job_of(edge, jobs))
@@ -77,11 +77,13 @@ def _movable(subject: Subject, waiting: Iterable[Allocation]) -> list[Allocation
     """Return the waiting allocations of the subject that have no position of their own; all of a single allocation."""
     found = members_of(subject, waiting)
     if not found:
-        raise ConflictError(f"nothing of {name_of(subject)} waits; a place only counts while it does")
+        raise ConflictError(f"no allocation of {name_of(subject)} waits; only waiting allocations have a place")
     if isinstance(subject, Job):
         found = [each for each in found if not each.spec.queue_position]
         if not found:
-            raise ConflictError(f"all that waits of {name_of(subject)} has places of its own; move those allocations")
+            raise ConflictError(
+                f"every waiting allocation of {name_of(subject)} has a place of its own; move those allocations"
+            )
     return found
 
 

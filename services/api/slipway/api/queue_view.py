@@ -47,7 +47,7 @@ def gate_of(allocation: Allocation) -> tuple[str, str]:
     if allocation.status.phase is not Phase.PENDING:
         return "", ""
     code, message = facts.gate_of(allocation)
-    return (code, message) if code else (Gate.NOT_YET_CONSIDERED.value, "the scheduler has not looked at it yet")
+    return (code, message) if code else (Gate.NOT_YET_CONSIDERED.value, "the scheduler has not examined it yet")
 
 
 def is_waiting(allocation: Allocation) -> bool:

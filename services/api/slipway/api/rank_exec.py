@@ -113,11 +113,11 @@ async def find_container(kube: Kube, allocation: Allocation, wanted: ExecRequest
         known = "only rank 0" if count == 1 else f"ranks 0 to {count - 1}"
         raise NotFoundError(f"allocation {id_} has no rank {rank}; it has {known}")
     if allocation.status.phase is Phase.TERMINATED:
-        raise ConflictError(f"{id_} has {standing(allocation)}; slipway logs {id_} shows what it printed")
+        raise ConflictError(f"{id_} has {standing(allocation)}; slipway logs {id_} shows its output")
     if is_waiting(allocation):
         raise ConflictError(f"{id_} does not run yet: {gate_of(allocation)[1]}")
     if rank in left_ranks(allocation):
-        raise ConflictError(f"rank {rank} of {id_} does not run: it made room for other work")
+        raise ConflictError(f"rank {rank} of {id_} does not run: it was evicted for another allocation")
     name, namespace = pod_name(id_, allocation.status.attempt, rank), allocation.metadata.namespace
     try:
         pod = await kube.get(PODS, name, namespace=namespace)
@@ -301,9 +301,9 @@ class ExecSession:
         if not self._has_ended:
             words, is_stopping = "the connection to the container was lost", self._stop.is_set()
             if self._is_idle:
-                words = f"nothing was printed or typed for {self._idle_s:g} s (SLIPWAY_EXEC_IDLE_S)"
+                words = f"there was no input and no output for {self._idle_s:g} s (SLIPWAY_EXEC_IDLE_S)"
             elif is_stopping:
-                words = "the api restarts, or you may no longer run commands here"
+                words = "the api is restarting, or you may no longer run commands here"
             elif self._lost:
                 words = f"the container was lost: {self._lost}"
             await self._socket.send_bytes(bytes((exec_channels.STATUS,)) + exec_channels.failure(words))

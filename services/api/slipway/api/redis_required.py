@@ -15,4 +15,4 @@ def needs_redis(what: str) -> Generator[None]:
     except BusyError:
         raise  # Redis is reachable; only the connections of this process are all in use
     except (UnavailableError, DeadlineError) as error:
-        raise RedisAwayError(f"{what} are kept in Redis, which cannot be reached right now") from error
+        raise RedisAwayError(f"{what} are stored in Redis, which cannot be reached right now") from error

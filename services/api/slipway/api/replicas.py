@@ -26,7 +26,7 @@ def errors_of(launch: Json) -> list[FieldError]:
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= LAUNCHES_MAX:
         errors.append(FieldError(f"/{FIELD}", f"must be a whole number from 1 to {LAUNCHES_MAX}"))
     if not launch.get("service"):
-        detail = "replicas stand behind one Service; add service with name and port, such as {name: llm, port: 8000}"
+        detail = "replicas share one Service; add service with name and port, such as {name: llm, port: 8000}"
         errors.append(FieldError(f"/{FIELD}", detail))
     if not isinstance(name, str) or not name:
         errors.append(FieldError("/name", "is missing: replicas are called NAME-0, NAME-1 and so on; add name"))

@@ -108,7 +108,11 @@ class Observe:
     def _limit(self, line: log.CanonicalLine, scope: Scope, status: int) -> None:
         """Limit the log lines about requests of unknown callers; a line about a fault of ours is always written."""
         for kind, count in self._strangers.ended():
-            _log.info("more requests without a known caller in the last minute", count=count, status=int(kind))
+            _log.info(
+                "further requests of unknown callers in the last minute, not logged one by one",
+                count=count,
+                status=int(kind),
+            )
         is_known = PRINCIPAL_KEY in scope or scope.get("state", {}).get("caller") is not None
         if not is_known and status < 500:
             line.is_withheld = not self._strangers.admits(str(status))

@@ -38,7 +38,7 @@ class LaunchBody(AllocationSpec, kw_only=True, frozen=True, forbid_unknown_field
     """A launch: only `kind` is required; pool, queue, workspace, image and command have defaults where the pool gives
     them."""
 
-    name: Annotated[str, Meta(max_length=40, description="readable name; made up when absent")] = ""
+    name: Annotated[str, Meta(max_length=40, description="readable name; generated when absent")] = ""
     workspace: Name = "default"
     labels: Annotated[Labels, Meta(max_length=LABELS_MAX)] = {}
     after: Annotated[list[LaunchDependency], Meta(max_length=AFTER_MAX)] = []  # pyright: ignore[reportIncompatibleVariableOverride] - read only
@@ -46,16 +46,16 @@ class LaunchBody(AllocationSpec, kw_only=True, frozen=True, forbid_unknown_field
     requested"""
     env: Annotated[dict[EnvName, str], Meta(max_length=ENV_MAX, description="environment of the main containers")] = {}
     image: Annotated[str, Meta(max_length=1024, description="image of the main container of every role")] = ""
-    command: Annotated[Words, Meta(description="command of the main container, which gets it as it is here")] = []
+    command: Annotated[Words, Meta(description="command of the main container, passed on unchanged")] = []
     run: Annotated[
         str,
         Meta(
             max_length=SETUP_MAX,
-            description="a script as the program of the main container, instead of command: bash runs it, or sh where "
-            "the image has no bash, and it ends at a command that fails",
+            description="a script as the program of the main container, instead of command: bash runs it, or sh "
+            "where the image has no bash, and it stops at the first command that fails",
         ),
     ] = ""
-    args: Annotated[Words, Meta(description="arguments of the main container, which gets them as they are here")] = []
+    args: Annotated[Words, Meta(description="arguments of the main container, passed on unchanged")] = []
     secrets: Annotated[
         dict[str, str],
         Meta(
@@ -67,8 +67,8 @@ class LaunchBody(AllocationSpec, kw_only=True, frozen=True, forbid_unknown_field
         dict[str, str],
         Meta(
             max_length=ENV_MAX,
-            description="environment of the main container that nothing shows again: {NAME: VALUE}; kept in a Secret "
-            "of the allocation",
+            description="environment of the main container with secret values, which are never shown again: {NAME: "
+            "VALUE}; stored in a Secret of the allocation",
             extra_json_schema={"writeOnly": True},
         ),
     ] = {}
@@ -103,8 +103,9 @@ class LaunchBody(AllocationSpec, kw_only=True, frozen=True, forbid_unknown_field
         str,
         Meta(
             max_length=1024,
-            description="where every rank finds and keeps its checkpoints, as SLIPWAY_CHECKPOINT_DIR: CLAIM for a "
-            "folder of this allocation on a volume claim of the workspace, CLAIM/FOLDER for one that several share",
+            description="place where every rank finds and stores its checkpoints, as SLIPWAY_CHECKPOINT_DIR: CLAIM "
+            "for a folder of this allocation on a volume claim of the workspace, CLAIM/FOLDER for one "
+            "that several share",
         ),
     ] = ""
     replicas: Annotated[int, Meta(ge=1)] | None = None
@@ -172,7 +173,7 @@ class FlagBody(Request, kw_only=True, frozen=True):
 class ProgressBody(Request, kw_only=True, frozen=True):
     """At least one of `progress` and `checkpoint` must be set."""
 
-    progress: Annotated[float, Meta(ge=0, le=1, description="part that is done, 0 to 1")] | None = None
+    progress: Annotated[float, Meta(ge=0, le=1, description="completed part, 0 to 1")] | None = None
     checkpoint: bool = False
     """the work has just been saved; a preemption soon after loses the least work"""
     attempt: Annotated[int, Meta(ge=1)] | None = None
@@ -402,7 +403,7 @@ class ExplainView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     deadlines: list[Deadline] = []
     foreseen: ForeseenView | None = None
     fair_share: str = ""
-    """whose work goes first, by past usage; empty where past usage is not considered"""
+    """whose allocations go first, by past usage; empty where past usage is not considered"""
     holders: list[Holder] = []
     others_holding: int = 0
 
@@ -471,7 +472,7 @@ class StartOrderView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
 
     attempt: int
     start: bool
-    """the rank may start"""
+    """whether the rank may start"""
     message: str = ""
     """the roles that it waits for"""
 
@@ -500,7 +501,9 @@ class GatherBody(Request, kw_only=True, frozen=True):
     """One peer of an all-gather. A request with the same `requestId` replaces the earlier one."""
 
     request_id: Annotated[str, Meta(pattern="^[!-~]{1,128}$", description="1 to 128 printable characters")]
-    num_peers: Annotated[int, Meta(ge=1, le=PEERS_MAX, description="how many must come; all say the same")]
+    num_peers: Annotated[
+        int, Meta(ge=1, le=PEERS_MAX, description="number of peers that must arrive; all peers send the same number")
+    ]
     data: Any = None
     """any JSON, at most 64 KiB; all peers together at most 1 MiB"""
     group: Annotated[str, Meta(pattern="^[A-Za-z0-9._:/#-]{1,64}$", description="name of the all-gather")] = "default"
@@ -676,7 +679,7 @@ class FairShareView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     history_weight: float
     """how much past usage changes the fair share of queues; 0: it only changes their order"""
     user_order: str
-    """Submission, or LeastUsed: among work of one priority, that of the user who has used less goes first"""
+    """Submission, or LeastUsed: at equal priority, allocations of the user with less past usage go first"""
     queues: list[QueuePast]
     """the queue and its siblings; the one with the least usage by weight is first"""
     users: list[UserPast]

@@ -153,7 +153,7 @@ class ValueSecrets:
     async def _failed(self, allocation: Allocation, error: ControlPlaneError, *, is_new: bool) -> ControlPlaneError:
         """Delete a new allocation again, if possible; return the error to report."""
         id_ = id_of(allocation)
-        words = f"the secret values of the launch could not be kept: {error}"
+        words = f"the secret values of the launch could not be stored: {error}"
         if not is_new:
             return _as(error, f"{words}; {id_} waits for them: send the same request again")
         meta = allocation.metadata

@@ -26,12 +26,12 @@ class SharedPlaces:
         share = max(1, self._most - 1)
         if user and self._of_users[user] >= share:
             raise ThrottledError(
-                f"{user[:128]} runs {share} of {self._most} {self._what} already, and one user may run no more at a "
-                "time; try again when it has ended",
+                f"{user[:128]} has {share} of {self._most} {self._what} in progress, and one user may have no more "
+                "at a time; try again when it has ended",
                 retry_after_s=self._retry_s,
             )
         if self._taken >= self._most:
-            raise ThrottledError(f"{self._most} {self._what} run already", retry_after_s=self._retry_s)
+            raise ThrottledError(f"{self._most} {self._what} are in progress already", retry_after_s=self._retry_s)
         self._taken += 1
         self._of_users[user] += 1
         try:

@@ -119,7 +119,7 @@ def _token(row: Row, order: Sorting) -> str:
 
 
 def _read(token: str, order: Sorting) -> Row:
-    refused = bad_param("continue", "is not from a page of this list in this order; begin again without it")
+    refused = bad_param("continue", "does not come from a page of this list in this order; begin again without it")
     if not token.startswith(TOKEN):
         raise refused
     text = token.removeprefix(TOKEN)

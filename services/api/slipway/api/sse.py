@@ -113,7 +113,7 @@ class PushResponse(Response):
             self._is_whole = True
         except TransientError as error:
             # The status is already sent, so the stream just ends; the client reconnects with its last event id.
-            _log.warning("stream broken off", kind=self._kind, error=str(error))
+            _log.warning("stream ended early", kind=self._kind, error=str(error))
 
     async def _beat(self, outlet: Outlet) -> None:
         while True:

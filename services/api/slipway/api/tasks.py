@@ -42,7 +42,7 @@ REVIEWS_MAX = 16
 FOUND_TTL_S = 0.9
 POD_NAME, POD_UID = "authentication.kubernetes.io/pod-name", "authentication.kubernetes.io/pod-uid"
 ACCOUNT = "system:serviceaccount:"
-_HOW = "send `Authorization: Bearer` with what the file $SLIPWAY_TOKEN_FILE holds now"
+_HOW = "send `Authorization: Bearer` with the present content of the file $SLIPWAY_TOKEN_FILE"
 _WORDS_MAX = 160
 
 
@@ -101,15 +101,15 @@ class TaskTokens:
         if not is_required and not (claims is not None and claims.is_account and self._is_ours(claims)):
             return None
         if claims is None:
-            what = "the token is none of a service account" if token else "missing bearer token"
-            raise UnauthorizedError(f"{what}; this door is for tasks: {_HOW}")
+            what = "the token does not belong to a service account" if token else "missing bearer token"
+            raise UnauthorizedError(f"{what}; this listener is for tasks: {_HOW}")
         self._check_claims(claims)
         async with self._refusals.tried(connection, token):
             pod = await self._pod(token)
         if not for_tasks:
             raise ForbiddenError(
-                "the token of a task opens only the help for its own allocation (signals, ready, waiting, progress, "
-                "activity, allgather, rendezvous, daemon); for anything else call as a user"
+                "the token of a task permits only the calls for its own allocation (signals, ready, waiting, "
+                "progress, activity, allgather, rendezvous, daemon); for anything else call as a user"
             )
         return await self._rank(pod, str(connection.path_params["id"]))
 
@@ -125,7 +125,7 @@ class TaskTokens:
             raise UnauthorizedError(f"the token is for {meant!r}, not for {self._audience!r}; {_HOW}")
         if now >= claims.ends_at:
             at = format_time(claims.ends_at)
-            raise UnauthorizedError(f"the token has expired at {at}; it is renewed in its file: {_HOW}")
+            raise UnauthorizedError(f"the token has expired at {at}; its file contains a new one: {_HOW}")
 
     async def _pod(self, token: str) -> _Pod:
         digest = hashlib.sha256(token.encode()).hexdigest()
@@ -138,14 +138,15 @@ class TaskTokens:
             try:
                 review = await self._kube.create(TOKEN_REVIEWS, body)
             except (InvalidError, NotFoundError) as error:
-                raise UnavailableError("the API server reviews no tokens right now") from error
+                raise UnavailableError("the API server cannot review tokens right now") from error
         status = review.status
         if not status.authenticated or self._audience not in status.audiences:
             raise UnauthorizedError(f"the API server does not accept the token: {_why(review)}; {_HOW}")
         uid = _first(status.user.extra.get(POD_UID))
         if not uid:
             raise ForbiddenError(
-                "the token is of an account and not of a pod; only those that are projected into a rank count here"
+                "the token belongs to an account and not to a pod; only tokens that are projected into a rank "
+                "are accepted here"
             )
         name = _first(status.user.extra.get(POD_NAME))
         return _Pod(name=name, uid=uid, namespace=status.user.username.removeprefix(ACCOUNT).partition(":")[0])
@@ -166,11 +167,11 @@ class TaskTokens:
         attempt = _attempt_of(pod.name, own)
         if attempt is not None and attempt != status.attempt:
             raise ForbiddenError(
-                f"the token is of attempt {attempt} of {own}, which is over; the current one is {status.attempt}"
+                f"the token belongs to attempt {attempt} of {own}, which is over; the current one is {status.attempt}"
             )
         raise ForbiddenError(
-            f"the token is of pod {pod.name!r}, which is no rank of {own}; a task may only call for its own "
-            "allocation, $SLIPWAY_ALLOCATION_ID"
+            f"the token belongs to pod {pod.name!r}, which is not a rank of {own}; a task may only call for its "
+            "own allocation, $SLIPWAY_ALLOCATION_ID"
         )
 
 
@@ -190,7 +191,7 @@ def _attempt_of(pod: str, own: str) -> int | None:
 
 def _why(review: TokenReview) -> str:
     text = review.status.error.strip("[]")[:_WORDS_MAX]
-    return text or "it is not one of its own"
+    return text or "it was not issued by this cluster"
 
 
 def _first(values: list[str] | None) -> str:

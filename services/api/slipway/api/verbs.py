@@ -34,7 +34,7 @@ def grace_of(text: str) -> int | None:
     try:
         return min(GRACE_MAX_S, max(GRACE_MIN_S, math.ceil(parse_duration(text))))
     except ValueError:
-        detail = f"{text!r} is no duration; write such as 5s or 1m"
+        detail = f"{text!r} is not a duration; write one such as 5s or 1m"
         raise InvalidError(f"grace: {detail}", fields=(FieldError("/grace", detail),)) from None
 
 
@@ -92,8 +92,8 @@ def check_delete(found: Allocation, *, force: bool) -> None:
     """Raises ConflictError when the allocation has not ended, unless `force` allows to end it first."""
     if force or has_ended(found):
         return
-    detail = f"allocation {id_of(found)} is {found.status.phase}, and only what has ended is deleted"
-    raise ConflictError(f"{detail}; kill it, or send force to end it first")
+    detail = f"allocation {id_of(found)} is {found.status.phase}, and only an allocation that has ended can be deleted"
+    raise ConflictError(f"{detail}; kill it first, or send force to end and delete it")
 
 
 def _is_second_kill(allocation: Allocation, now: float) -> bool:

@@ -60,7 +60,7 @@ def _token(key: LineKey) -> str:
 
 
 def _read(token: str) -> LineKey:
-    refused = bad_param("continue", "is not from a part of this list; begin again without it")
+    refused = bad_param("continue", "does not come from a part of this list; begin again without it")
     text = token.removeprefix(TOKEN)
     if text == token:
         raise refused

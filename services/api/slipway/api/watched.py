@@ -111,7 +111,7 @@ class WatchedObjects(Generic[T]):
             raise UnavailableError(f"the {self.plural} are not known yet: {why}", retry_after_s=RETRY_S)
         if self.age_s > OLD_MAX_S:
             raise UnavailableError(
-                f"the {self.plural} have not been heard of for {self.age_s:.0f} s: {self._reflector.interruption}",
+                f"there has been no news of the {self.plural} for {self.age_s:.0f} s: {self._reflector.interruption}",
                 retry_after_s=RETRY_S,
             )
         if self._written:

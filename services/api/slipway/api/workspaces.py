@@ -178,7 +178,7 @@ class Workspaces:
             AlreadyExistsError: the workspace exists, or its namespace exists and `adopt` is not set.
         """
         if _RESERVED.fullmatch(body.name) or body.name == self._system_namespace:
-            raise _invalid("/name", f"{body.name} belongs to the system and never becomes a workspace; choose another")
+            raise _invalid("/name", f"{body.name} belongs to the system and cannot become a workspace; choose another")
         hard = hard_of(body.quota)
         _check_home(body.home)
         await self._check_defaults(body.name, body.default_pool, body.default_queue)
@@ -233,7 +233,7 @@ class Workspaces:
         """
         found = await self._found(name)
         if name == "default":
-            raise ConflictError("the workspace `default` stays: launches that name none go there")
+            raise ConflictError("the workspace `default` cannot be deleted: launches that name no workspace use it")
         live = (await self._kube.list(ALLOCATIONS, namespace=name, field_selector=_LIVE)).items
         if live:
             first = ", ".join(sorted(item.metadata.name for item in live)[:5])
@@ -272,7 +272,7 @@ class Workspaces:
             ) from taken
         if not body.adopt:
             raise AlreadyExistsError(
-                f"namespace {body.name} exists and is no workspace; set adopt to true to make it one"
+                f"namespace {body.name} exists and is not a workspace; set adopt to true to make it one"
             ) from taken
         meta = {"uid": found.metadata.uid, "labels": {LABEL_WORKSPACE: "true"}, "annotations": _given(body)}
         await self._kube.patch(NAMESPACES, body.name, {"metadata": meta})
@@ -346,7 +346,7 @@ def hard_of(quota: Mapping[str, Quantity]) -> dict[str, str]:
         is_name = re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?", name) and len(name) <= 253
         is_known = "/" in name or name in _QUOTAS or name.removeprefix("requests.").startswith("hugepages-")
         if not is_name or not is_known:
-            findings.refuse(at, "is not the name of a resource; use cpu, memory, pods or such as nvidia.com/gpu")
+            findings.refuse(at, "is not the name of a resource; use cpu, memory, pods or one such as nvidia.com/gpu")
         is_short = name in COMPUTE or ("/" in name and not name.startswith(("requests.", "limits.", "count/")))
         hard[f"requests.{name}" if is_short else name] = str(amount)
     if findings.errors:
@@ -358,7 +358,7 @@ def hard_of(quota: Mapping[str, Quantity]) -> dict[str, str]:
 def _check_home(home: HomeTemplate | UnsetType | None) -> None:
     """Raises InvalidError for a template from which no volume claim can be created."""
     if isinstance(home, HomeTemplate) and not is_size(home.size):
-        raise _invalid("/home/size", f"{home.size!r} is no size; write such as 10Gi")
+        raise _invalid("/home/size", f"{home.size!r} is not a size; write one such as 10Gi")
 
 
 def _given(body: WorkspaceBody) -> dict[str, str]:

@@ -67,15 +67,17 @@ class Extended:
         try:
             found = await self._kube.get(PODS, pod, namespace=namespace)
         except NotFoundError as error:
-            raise StaleError(f"pod {pod} of the release is gone") from error
+            raise StaleError(f"pod {pod} of the release no longer exists") from error
         if found.metadata.uid != uid:
-            raise StaleError(f"pod {pod} is not the released one")
+            raise StaleError(f"pod {pod} is not the released pod")
         if found.spec.node_name:
             gates.check_place(found, node)
             return True
         if extender.ignorable:
             return False
-        raise UnavailableError(f"extender {extender.name} has not bound pod {pod}: {fault or 'it says that it has'}")
+        raise UnavailableError(
+            f"extender {extender.name} has not bound pod {pod}: {fault or 'it reported that it had bound it'}"
+        )
 
     async def _ask(self, extender: ExtenderFact, body: bytes) -> str:
         """Call the extender; return its error, or "" when it answers that it has bound the pod."""
@@ -84,7 +86,7 @@ class Extended:
             wire.read_bound(await self._client.post(extender, extender.bind_verb, body))
         except ExtenderFault as error:
             fault = str(error)
-            _log.warning("extender fails", extender=extender.name, verb=VERB, error=fault)
+            _log.warning("extender call failed", extender=extender.name, verb=VERB, error=fault)
         outcome = "fault" if fault else "ok"
         telemetry.EXTENDER_CALLS.labels(extender=extender.name, verb=VERB, outcome=outcome).inc()
         return fault

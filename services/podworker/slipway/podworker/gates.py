@@ -60,7 +60,7 @@ async def open_gate(kube: Kube, namespace: str, pod: str, *, uid: str, node: str
         except (StaleError, InvalidError) as error:
             found = await kube.get(PODS, pod, namespace=namespace)
             if found.metadata.uid != uid or found.metadata.deletion_timestamp is not None:
-                raise StaleError(f"pod {pod} is going or another one: {error}") from error
+                raise StaleError(f"pod {pod} is being deleted or was replaced: {error}") from error
             seen = gate_of(found)
             if seen is None:
                 check_place(found, node)
@@ -82,7 +82,7 @@ def check_place(pod: Pod, node: str) -> None:
     if pod.spec.node_name and pod.spec.node_name != node:
         raise StaleError(f"pod {pod.metadata.name} is bound to {pod.spec.node_name}, not to {node}")
     if not pod.spec.node_name and not is_pinned(pod.spec.affinity, node):
-        raise StaleError(f"the gate of pod {pod.metadata.name} was opened by somebody else")
+        raise StaleError(f"the gate of pod {pod.metadata.name} was opened by another program")
 
 
 def _opening(gate: PodGate, uid: str, node: str, now: float) -> list[RawObject]:

@@ -362,7 +362,7 @@ class AttemptLauncher:
                 await self._check_unreleased(allocation)
                 version = meta.resource_version
                 await self._kube.delete(resource, name, namespace=namespace, uid=meta.uid, resource_version=version)
-                raise UnavailableError(f"{what} has another content and was deleted", retry_after_s=REPLACED_AFTER_S)
+                raise UnavailableError(f"{what} had other content and was deleted", retry_after_s=REPLACED_AFTER_S)
             case AdoptVerdict.FOREIGN:
                 raise AlreadyExistsError(f"{what} exists and does not belong to this allocation")
 
@@ -412,7 +412,7 @@ class AttemptLauncher:
         for target in released:
             pod = pods.get(target.uid)
             if pod is None:
-                raise StaleError(f"pod {target.pod} of the release is gone")
+                raise StaleError(f"pod {target.pod} of the release no longer exists")
             gate = gates.gate_of(pod)
             if pod.spec.node_name:
                 gates.check_place(pod, target.node)
@@ -454,9 +454,9 @@ class AttemptLauncher:
         try:
             pod = await self._kube.get(PODS, target.pod, namespace=namespace)
         except NotFoundError as error:
-            raise StaleError(f"pod {target.pod} of the release is gone") from error
+            raise StaleError(f"pod {target.pod} of the release no longer exists") from error
         if pod.metadata.uid != target.uid:
-            raise StaleError(f"pod {target.pod} is not the released one")
+            raise StaleError(f"pod {target.pod} is not the released pod")
         gates.check_place(pod, target.node)
 
 

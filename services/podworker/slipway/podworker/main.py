@@ -208,7 +208,7 @@ async def _consume(consumer: WorkConsumer, poller: Poller, context: ServiceConte
 async def _run_once(poller: Poller, consumer: WorkConsumer | None) -> None:
     """Make one pass over the LISTs; then acknowledge the hints for the same work, which is done by then."""
     failures = await poller.run_once()
-    _log.info("one pass", failures=len(failures), first=str(failures[0]) if failures else "")
+    _log.info("pass completed", failures=len(failures), first=str(failures[0]) if failures else "")
     if consumer is not None:
         try:
             await consumer.drain_once()

@@ -48,7 +48,7 @@ class PodGroups:
             await self._adopt(manifests.group, config_map, body["metadata"]["labels"][LABEL_ALLOCATION_UID])
         except NotFoundError as error:
             self._is_served = None
-            raise UnavailableError(f"PodGroup {manifests.group} cannot be made: {error}") from error
+            raise UnavailableError(f"PodGroup {manifests.group} cannot be created: {error}") from error
 
     async def _served(self) -> bool:
         if self._is_served is None:
@@ -69,4 +69,4 @@ class PodGroups:
         is_current = any(owner.uid == config_map.uid for owner in found.owner_references)
         if found.deletion_timestamp is not None or not is_current:
             # This group belongs to the ConfigMap of an earlier try, and the cluster deletes both.
-            raise UnavailableError(f"PodGroup {name} is on its way out")
+            raise UnavailableError(f"PodGroup {name} is being deleted")

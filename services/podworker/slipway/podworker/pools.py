@@ -72,7 +72,7 @@ class Pools:
             return Drifted("PoolGone", f"pool {name} does not exist any more")
         resolved = resolve(allocation, pool)
         if wanted and resolved.spec_hash != wanted:
-            return Drifted("PoolChanged", f"pool {name} gives other defaults than it gave at the admission")
+            return Drifted("PoolChanged", f"the defaults of pool {name} have changed since the admission")
         return await self._sound(allocation, resolved, pool)
 
     async def _sound(self, allocation: Allocation, resolved: Resolved, pool: ResourcePool) -> Pinned:
@@ -131,5 +131,5 @@ def _check_home(allocation: Allocation, workspace: WorkspacePods) -> None:
     if workspace.home is None:
         raise InvalidError(f"/home: {no_homes(allocation.metadata.namespace)}")
     if not user_of(allocation):
-        detail = f"the allocation does not name its user; set the annotation {ANNOTATION_USER}, or launch it by the API"
+        detail = f"the allocation has no user; set the annotation {ANNOTATION_USER}, or launch it by the API"
         raise InvalidError(f"/home: {detail}")

@@ -61,7 +61,7 @@ class ServiceSharing:
             for _ in range(TRIES_MAX):
                 if await attempt(allocation, wanted):
                     return
-        raise UnavailableError(f"Service {wanted.name} is written by others all the time")
+        raise UnavailableError(f"Service {wanted.name} was changed at the same time, several times")
 
     async def _try_to_join(self, allocation: Allocation, wanted: SharedServiceSpec) -> bool:
         """Return False when another write came first: the caller reads the Service again."""

@@ -64,7 +64,7 @@ async def join(kube: Kube, allocation: Allocation, pod_uids: Sequence[str]) -> A
     """
     growth = growth_of(allocation)
     if growth is None:
-        raise StaleError("nothing was added to the allocation")
+        raise StaleError("no ranks were added to the allocation")
     grown = msgspec.structs.replace(growth, pod_uids=[*growth.pod_uids, *pod_uids])
     return await put_status(kube, allocation, msgspec.structs.replace(allocation.status, growth=grown))
 
@@ -98,7 +98,7 @@ async def withdraw(
     """
     growth = growth_of(allocation)
     if growth is None:
-        raise StaleError("nothing was added to the allocation")
+        raise StaleError("no ranks were added to the allocation")
     named = len(growth.pod_uids)
     rest = [place for place in growth.placements[named:] if place.rank not in ranks]
     grown = msgspec.structs.replace(

@@ -332,7 +332,7 @@ def _exit_without_main(pod: Pod) -> RankExit:
 
 
 def _interrupted_text(pod: Pod, ended: StateTerminated) -> str:
-    return _short(f"node {pod.spec.node_name} broke off the start of the container: {ended.message}")
+    return _short(f"node {pod.spec.node_name} interrupted the start of the container: {ended.message}")
 
 
 def _status_text(pod: Pod) -> str:

@@ -105,7 +105,7 @@ class ClusterFeed:
             for plural, store in stores:
                 publisher.reached(plural, str(store.version))
             if epoch not in (0, publisher.epoch):
-                _log.info("what was published is gone", epoch=publisher.epoch)
+                _log.info("published feed lost", epoch=publisher.epoch)
                 self._lost()
             epoch = publisher.epoch
             self._snapshots.look(publisher, tasks)

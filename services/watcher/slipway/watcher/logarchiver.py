@@ -387,8 +387,8 @@ class LogArchiver:
         now = format_time(self._clock.now(), "microseconds")
         which = f"since {format_time(self._clock.now() - waited_s)}" if waited_s >= 0 else "from here on"
         text = (
-            f"lines {which} are not archived yet: {why}. They are archived when the archive answers; "
-            "lines that the bound of this log drops before are missing"
+            f"lines {which} are not archived yet: {why}. They are archived when the archive answers; lines that "
+            "the size limit of this log drops before then are missing"
         )
         source = LogKey(attempt=max(1, copy.record.attempt), rank=0)
         pack = event_pack(copy.record.allocation, source, f"{now} {text}", f"archive away {now}", 1)

@@ -452,7 +452,7 @@ class LogFollower:
                 return False
             if not is_many:
                 await self._clock.sleep(GATHER_S)
-        error = UnavailableError("its node sent nothing more of it") if self._is_cut else await reading
+        error = UnavailableError("its node stopped sending it") if self._is_cut else await reading
         pod = self._world.pods.by_uid(self.pod.metadata.uid) or self.pod
         is_end = False
         if error is None and has_ended(pod, self._container):

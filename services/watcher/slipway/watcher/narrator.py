@@ -176,7 +176,7 @@ class Narrator:
     def _complain(self, note: StoryNote, error: Exception) -> None:
         if not self._is_refused:
             self._is_refused = True
-            _log.warning("events of allocations are refused", event=note.name, error=str(error))
+            _log.warning("events of allocations refused", event=note.name, error=str(error))
 
 
 def _place(allocation: Allocation) -> tuple[int, str]:

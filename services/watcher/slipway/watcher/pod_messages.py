@@ -70,7 +70,7 @@ def without_count(line: str) -> tuple[str, int]:
 def _pulled(message: str) -> str:
     image = _image(message)
     if "already present" in message:
-        return f"image {image} was there already" if image else "the image was there already"
+        return f"image {image} was already on the node" if image else "the image was already on the node"
     took = _TOOK.search(message)
     seconds = printed_duration(took.group(1)) if took is not None else None
     if seconds is None:
@@ -93,7 +93,7 @@ def _failed(message: str) -> str:
 def _back_off(message: str) -> str:
     image = _image(message)
     if image:
-        return f"Waiting for image {image}: it could not be pulled, and is tried again"
+        return f"Waiting for image {image}: the pull failed and is retried"
     return f"Waiting to start again: {message}"
 
 
@@ -136,7 +136,7 @@ _SAYINGS: dict[str, Say] = {
     "ErrImageNeverPull": _after("the image is not on the node, and may not be pulled"),
     "Created": lambda _message: "",
     "Started": _container_said("started"),
-    "Killing": _container_said("is stopped"),
+    "Killing": _container_said("is being stopped"),
     "Unhealthy": _unhealthy,
     "FailedMount": _after("Waiting for a volume"),
     "FailedAttachVolume": _after("Waiting for a volume"),
@@ -148,8 +148,8 @@ _SAYINGS: dict[str, Say] = {
     "Evicted": _after("evicted"),
     "EvictionByEvictionAPI": _after("evicted"),
     "TaintManagerEviction": _after("evicted from the node"),
-    "Preempted": _after("evicted for other work"),
-    "Preempting": _after("evicted for other work"),
+    "Preempted": _after("evicted for another pod"),
+    "Preempting": _after("evicted for another pod"),
     "ExceededGracePeriod": _after("killed: it did not end within its grace period"),
     "NodeNotReady": lambda _message: "the node does not answer",
     "NodeShutdown": _after("evicted, because the node is shut down"),

@@ -258,7 +258,7 @@ class PodLogs:
             until = wait.away_since + STORE_AWAY_S
         if now >= until:
             for follower in mine:
-                follower.give_up(f"it did not come within {now - wait.began_at:.0f} s")
+                follower.give_up(f"it did not arrive within {now - wait.began_at:.0f} s")
             if not mine or now >= until + SAY_S:
                 return True
             self._woken(pod.metadata.labels.get(LABEL_ALLOCATION_UID, ""), until + SAY_S - now)
@@ -322,7 +322,7 @@ class PodLogs:
         for source, position in open_.items():
             if position.is_ended:
                 continue
-            text = f"{now} {unread_text(source, 'its pod is gone, and its log was not stored to its end')}"
+            text = f"{now} {unread_text(source, 'its pod was deleted before its log was stored to its end')}"
             last = LogPack(
                 allocation=id_,
                 source=source,
@@ -339,7 +339,7 @@ class PodLogs:
         """Wait at most the drain time for the logs of ended pods; then give up the rest."""
         drain_s = self._limits.drain_s
         for uid, source in await self._wait_for(lambda pod: exits.exit_of(pod) is not None, drain_s):
-            self._followers[uid, source].give_up(f"it did not come within {drain_s:.0f} s")
+            self._followers[uid, source].give_up(f"it did not arrive within {drain_s:.0f} s")
         await self._wait_for(lambda pod: exits.exit_of(pod) is not None, SAY_S)
 
     async def hand_over(self) -> None:

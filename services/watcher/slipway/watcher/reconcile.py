@@ -286,7 +286,7 @@ class Reconciler:
             return False
         except NotFoundError:
             self._answers.pop(uid, None)
-            raise StaleError(f"{before.metadata.name} is gone") from None
+            raise StaleError(f"{before.metadata.name} no longer exists") from None
         except ControlPlaneError:
             telemetry.STATUS_WRITES.labels(outcome="failed").inc()
             raise
@@ -312,10 +312,10 @@ class Reconciler:
             found = await self._kube.get(ALLOCATIONS, meta.name, namespace=meta.namespace)
         except NotFoundError:
             self._answers.pop(meta.uid, None)
-            raise StaleError(f"{before.metadata.name} is gone") from None
+            raise StaleError(f"{before.metadata.name} no longer exists") from None
         if found.metadata.uid != meta.uid:
             self._answers.pop(meta.uid, None)
-            raise StaleError(f"{meta.name} is another object")
+            raise StaleError(f"{meta.name} was replaced by another object")
         self._answers[meta.uid] = found
 
     async def _clear(self, reduction: Reduction) -> bool:
@@ -385,7 +385,7 @@ class Reconciler:
         meta = pod.metadata
         with suppress(NotFoundError, StaleError):
             await self._kube.delete(PODS, meta.name, namespace=meta.namespace, uid=meta.uid, grace_s=grace_s)
-            _log.info("grace of a pod shortened", pod=meta.name, grace_s=grace_s)
+            _log.info("grace period of a pod shortened", pod=meta.name, grace_s=grace_s)
 
     async def _let_go(self, allocation: Allocation) -> bool:
         """Make the last step: remove the object's finalizer, once nothing else of it exists and its end is relayed."""

@@ -87,7 +87,7 @@ class Snapshots:
         except InvariantError:
             raise
         except ControlPlaneError as error:
-            _log.info("no snapshot of the feed", error=str(error))
+            _log.info("snapshot of the feed not written", error=str(error))
         finally:
             took_s = self._clock.monotonic() - begun_s
             self._not_before_s = self._clock.monotonic() + max(PAUSE_S, REST * took_s)
@@ -103,7 +103,7 @@ class Snapshots:
             await writer.add(encode_page(kind, told))
             count += len(told)
         await writer.finish()
-        _log.debug("snapshot of the feed", epoch=stands.epoch, number=stands.number, objects=count)
+        _log.debug("snapshot of the feed written", epoch=stands.epoch, number=stands.number, objects=count)
         return True
 
     def _pages(self) -> Iterator[tuple[str, list[Told]]]:

@@ -135,7 +135,7 @@ def _told(allocation: Allocation, entry: RingEntry) -> _Told | None:
             return _Told(reason="RankRestarted", action="Start", text=text, is_warning=True)
         case Event.UPDATED if HELD in data:
             is_held = bool(data[HELD])
-            text = "is held and does not start" if is_held else "waits for its turn again"
+            text = "is held and does not start" if is_held else "waits in its queue again"
             return _Told(reason="Held" if is_held else "Resumed", action="Hold", text=text)
         case _:
             return None
@@ -148,7 +148,7 @@ def _placed(entry: RingEntry) -> str:
     if more > 0:
         said.append(f"{more} more")
     where = f" on {', '.join(said)}" if said else ""
-    return f"attempt {entry.attempt} has its places{where}"
+    return f"attempt {entry.attempt} is placed{where}"
 
 
 def _preempting(allocation: Allocation, entry: RingEntry) -> _Told:

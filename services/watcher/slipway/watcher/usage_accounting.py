@@ -120,7 +120,9 @@ class Books:
         now = self._clock.monotonic()
         self._denied_at = now if self._denied_at is None else self._denied_at
         if now < self._denied_at + DENIED_S:
-            raise UnavailableError(f"the API server refuses our account the daily totals: {error}") from error
+            raise UnavailableError(
+                f"the API server does not permit Slipway's account to write the daily totals: {error}"
+            ) from error
 
     async def _add(self, batch: Sequence[Allocation], *, is_patient: bool) -> set[str]:
         """Add a batch to its days; return the days whose totals cannot be written."""
@@ -150,7 +152,7 @@ class Books:
                 return
             except (StaleError, AlreadyExistsError):
                 continue
-        raise TransientError(f"the totals of {day} change faster than they can be written")
+        raise TransientError(f"the totals of {day} were changed at the same time, several times")
 
     async def _write(self, day: str, bills: Sequence[Bill]) -> None:
         held = self._held.pop(day, None)
@@ -182,7 +184,7 @@ class Books:
         try:
             return await self._kube.replace(CONFIG_MAPS, body)
         except NotFoundError as error:
-            raise StaleError(f"{meta.name} is gone") from error
+            raise StaleError(f"{meta.name} no longer exists") from error
 
     def _hold(self, day: str, written: ConfigMap) -> None:
         self._held[day] = written
@@ -194,4 +196,4 @@ def _decoded(found: ConfigMap) -> totals.DayTotals:
     try:
         return totals.decode(found.data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise PermanentError(f"{found.metadata.name} does not hold totals: {error}") from error
+        raise PermanentError(f"{found.metadata.name} does not contain totals: {error}") from error

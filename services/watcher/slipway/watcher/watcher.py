@@ -229,7 +229,7 @@ class Watcher:
             self.queue.retry(uid)
         except TransientError as error:
             delay_s = self.queue.retry(uid, at_least_s=error.retry_after_s or 0.0)
-            _log.warning("allocation not brought up to date", uid=uid, error=str(error), retry_in_s=delay_s)
+            _log.warning("allocation not reconciled", uid=uid, error=str(error), retry_in_s=delay_s)
         except PermanentError as error:
             delay_s = self.queue.retry(uid)
             _log.error("allocation refused", uid=uid, error=str(error), retry_in_s=delay_s)
@@ -277,7 +277,7 @@ class Watcher:
             await self.relay.flush()
             await self._hints.flush()
         except TransientError as error:
-            _log.warning("streams not brought up to date", error=str(error))
+            _log.warning("streams not updated", error=str(error))
         try:
             await self._books.flush()
         except TransientError as error:

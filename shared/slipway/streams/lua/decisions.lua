@@ -1,8 +1,8 @@
--- Append one recorded tick to a decision log, within its caps.
--- KEYS[1] the log. ARGV: the id of the entry's base ('' for a base), entries at most, bytes at most, bytes of this
--- entry, then its fields. Field `s` is added: the bytes ever written, this entry's included, so that what is kept is
--- the difference of two entries. What goes is the oldest, until the oldest is a base. Answers the new id, or '' when
--- the base is gone.
+-- Append one recorded tick to a decision log, within its limits.
+-- KEYS[1] the log. ARGV: the id of the entry's base ('' for a base), maximum number of entries, maximum bytes, bytes of
+-- this entry, then its fields. The script adds the field `s`: all bytes ever written, with this entry's, so that the
+-- stored bytes are the difference of two entries. It removes the oldest entries until the oldest one is a base.
+-- Returns the new id, or '' when the base was removed.
 local key, base, most, bytes, size = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local function field(entry, name)
   for i = 1, #entry[2], 2 do

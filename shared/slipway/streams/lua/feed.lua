@@ -1,7 +1,7 @@
 -- Append a batch to the cluster feed if this publisher still owns its end.
--- KEYS[1] the feed. ARGV: epoch, the id this publisher wrote last ('' = nothing yet), MAXLEN, fields per entry (flat
--- count), the id of an end that nobody with our keys has written ('' = none), then the entries' fields.
--- Answers {'ok', new end}, {'stale', its id} or {'lost', ''}.
+-- KEYS[1] the feed. ARGV: epoch, the id that this publisher wrote last ('' = none yet), MAXLEN, fields per entry (flat
+-- count), the id of a newest entry that was not signed with our keys ('' = none), then the fields of the entries.
+-- Returns {'ok', id of the new end}, {'stale', id of the end} or {'lost', ''}.
 local key, epoch, own, width = KEYS[1], tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[4])
 local newest, last_id, last_epoch = redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1), '', 0
 if newest[1] then

@@ -1,5 +1,5 @@
--- Remove consumers that own nothing and were idle for ARGV[2] ms. KEYS[1] the stream, ARGV[1] the group.
--- In one script, because DELCONSUMER drops what is pending with the consumer.
+-- Remove consumers that own no entry and were idle for ARGV[2] ms. KEYS[1] the stream, ARGV[1] the group.
+-- It is one script, because DELCONSUMER drops the pending entries of the consumer.
 if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
 local gone = 0
 for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do

@@ -1,9 +1,9 @@
--- A gathering: peers bring data, and all get all of it once as many are there as each of them has said.
--- KEYS[1] a hash: n peers, c how many are there, b bytes of their data, v changes when a seat is lost by another's doing,
--- s '1' once complete, o the processes that hold seats ('name=ms of the last sign of life ...'), w:<id> a seat ('process
--- token rank'), d:<id> its data, m:<id> its code. ARGV[1] is what to do: join, look or leave; ARGV[2] the caller's time in ms (to read the
--- server's own takes a permission that nothing else of ours needs). The twin of memory_gather.py.
--- Answers {outcome, n, c, v}.
+-- A gathering: peers send data, and each receives the data of all once as many are present as each peer has said.
+-- KEYS[1] a hash: n number of peers, c number of present peers, b bytes of their data, v changes when another process
+-- removes a seat, s '1' once complete, o the processes that hold seats ('name=ms of the last sign of life ...'), w:<id>
+-- a seat ('process token rank'), d:<id> its data, m:<id> its code. ARGV[1] the operation: join, look or leave; ARGV[2]
+-- the caller's time in ms (the server's own time would require a permission that no other script needs).
+-- Returns {outcome, n, c, v}. memory_gather.py has the same logic.
 local key, now = KEYS[1], tonumber(ARGV[2])
 local function answer(outcome)
   local found = redis.call('HMGET', key, 'n', 'c', 'v')
@@ -14,7 +14,7 @@ local function drop(id)
   redis.call('HDEL', key, 'w:' .. id, 'd:' .. id, 'm:' .. id)
   return redis.call('HINCRBY', key, 'c', -1)
 end
--- Note that this process lives; the seats of those that have been silent for too long are free.
+-- Record that this process lives; free the seats of processes that were silent for too long.
 local function beat(owner, silence)
   local kept, gone, any = {owner .. '=' .. string.format('%.0f', now)}, {}, false
   for name, at in string.gmatch(redis.call('HGET', key, 'o') or '', '(%S+)=(%d+)') do
@@ -54,18 +54,18 @@ if op == 'leave' then
   return answer('open')
 end
 
--- join: id, token, owner, rank, peers, most bytes, seconds to live, ms of silence, data, code (where there are keys)
+-- join: id, token, owner, rank, peers, maximum bytes, seconds to live, ms of silence, data, code (where there are keys)
 if is_done then return answer('done') end
 local peers, data = tonumber(ARGV[7]), ARGV[11]
 beat(ARGV[5], tonumber(ARGV[10]))
-seat = redis.call('HGET', key, 'w:' .. id) -- it may have been one of a process that is silent
+seat = redis.call('HGET', key, 'w:' .. id) -- beat() may have freed it, as the seat of a silent process
 token = seat and string.match(seat, '^%S+ (%S+)')
 local others = tonumber(redis.call('HGET', key, 'c') or 0) - (seat and 1 or 0)
 if others > 0 and tonumber(redis.call('HGET', key, 'n')) ~= peers then return answer('mismatch') end
 local bytes = tonumber(redis.call('HGET', key, 'b') or 0) - redis.call('HSTRLEN', key, 'd:' .. id) + #data
 if bytes > tonumber(ARGV[8]) then return answer('full') end
 if seat and token ~= ARGV[4] then redis.call('HINCRBY', key, 'v', 1) end
--- One that was lost and begun again has another version: who sat in the old one notices.
+-- A gathering that was lost and begun again has another version, so that peers of the old one notice it.
 redis.call('HSETNX', key, 'v', string.format('%.0f', now))
 local seated = ARGV[5] .. ' ' .. ARGV[4] .. ' ' .. ARGV[6]
 redis.call('HSET', key, 'n', peers, 'c', others + 1, 'b', bytes, 'w:' .. id, seated, 'd:' .. id, data)

@@ -1,12 +1,12 @@
--- A pack of lines behind the last line of its log, and the oldest packs beyond the log's share removed.
+-- Append a pack of lines after the last line of its log, and remove the oldest packs beyond the log's share.
 -- KEYS[1] the stream of the allocation's lines; KEYS[2] a hash: the position of each log by its name (see
 -- logpacks.encode_position), `last` the id of the newest entry, `key:<event>` how often an event was appended; KEYS[3] a
--- hash: `<log>:<place>` a pack that may be removed ('id bytes number'). The twin of memory_logs.py.
--- ARGV: log, number that it is believed to end with (-1: any), event ('' for none), count of the event, number of the
--- first line, count of lines, caller's time in ms, bytes of the first lines, bytes of the last ones, seconds to live,
--- log of an earlier attempt to cut down ('' for none), bytes that it keeps, then second, seen, time, ended, then the
--- second and the seen that the log is believed to stand at, then the fields of the entry.
--- Answers {1 or 0, the position as stored or ''}.
+-- hash: `<log>:<place>` a pack that may be removed ('id bytes number'). memory_logs.py has the same logic.
+-- ARGV: log, expected number of its last line (-1: any), event ('' for none), count of the event, number of the first
+-- line, count of lines, caller's time in ms, bytes of the first lines, bytes of the last lines, seconds to live, log of
+-- an earlier attempt to shorten ('' for none), bytes that it keeps, then second, seen, time, ended, then the expected
+-- second and seen of the log, then the fields of the entry.
+-- Returns {1 or 0, the stored position or ''}.
 local stream, states, packs = KEYS[1], KEYS[2], KEYS[3]
 local name = ARGV[1]
 
@@ -71,7 +71,7 @@ if count > 0 then
   local added = redis.pcall('XADD', stream, id, unpack(ARGV, 19))
   if type(added) == 'table' and added.err then
     if not string.find(added.err, 'equal or smaller') then return added end
-    -- The stream has an id from this one on that `last` does not know: `last` was lost, or the entry is another's.
+    -- The stream has a newer id than `last`: `last` was lost, or another client wrote the entry.
     local about = redis.call('XINFO', 'STREAM', stream)
     for place = 1, #about, 2 do
       if about[place] == 'last-generated-id' then

@@ -1,5 +1,5 @@
--- Set each field to the larger of what it holds and what is given. KEYS[1] the hash, ARGV[1] its seconds to live from now
--- on, then fields and whole numbers in turn.
+-- Set each field to the larger of its present number and the given one. KEYS[1] the hash, ARGV[1] its seconds to live
+-- from now on, then fields and whole numbers in turn.
 for place = 2, #ARGV, 2 do
   local known = tonumber(redis.call('HGET', KEYS[1], ARGV[place]) or '')
   if not known or known < tonumber(ARGV[place + 1]) then

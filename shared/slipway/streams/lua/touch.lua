@@ -1,6 +1,6 @@
--- Reset the idle time of entries that the consumer still owns; what another consumer has claimed is left to it.
+-- Reset the idle time of entries that the consumer still owns; entries that another consumer has claimed do not change.
 -- KEYS[1] the stream. ARGV: group, consumer, then pairs of id and delivery count ('' = keep it).
--- Answers how many were still owned.
+-- Returns the number of entries that it still owned.
 if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
 local group, consumer, owned = ARGV[1], ARGV[2], 0
 for i = 3, #ARGV, 2 do

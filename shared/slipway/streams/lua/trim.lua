@@ -1,4 +1,5 @@
--- Trim a work stream below what every group has acknowledged. KEYS[1] the stream. Answers how many entries went.
+-- Remove entries of a work stream that every group has acknowledged. KEYS[1] the stream. Returns the number of removed
+-- entries.
 -- MAXLEN would remove entries that are still pending or were never delivered.
 local key = KEYS[1]
 if redis.call('EXISTS', key) == 0 then return 0 end

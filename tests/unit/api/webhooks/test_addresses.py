@@ -82,7 +82,7 @@ def test_an_address_that_stands_in_the_url_is_refused_when_it_is_written(host: s
         ("/in", "https://"),
         ("ftp://a.example", "https://"),
         ("https://", "name a host"),
-        ("https://user:pw@a.example/", "no user and password"),
+        ("https://user:pw@a.example/", "a user and password"),
         ("https://a.example/#x", "fragment"),
         ("https://a.example:99999/", "is not a URL"),
         ("https://[::1/", "is not a URL"),

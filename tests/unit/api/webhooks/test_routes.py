@@ -98,7 +98,7 @@ async def test_a_name_is_made_up_and_a_taken_one_refused(world: ApiWorld) -> Non
         ({"url": "nowhere"}, "/url", "https://"),
         ({"url": "http://10.0.0.1/"}, "/url", "SLIPWAY_WEBHOOK_NETWORKS"),
         ({"url": "http://169.254.169.254/latest/meta-data"}, "/url", "public internet"),
-        ({"url": "https://u:p@a.example/"}, "/url", "no user and password"),
+        ({"url": "https://u:p@a.example/"}, "/url", "a user and password"),
         ({"url": URL, "name": "Not A Name"}, "/name", ""),
         ({"url": URL, "events": ["finished"]}, "/events/0", "known are requested"),
         ({"url": URL, "results": ["Good"]}, "/results/0", "known are Succeeded"),

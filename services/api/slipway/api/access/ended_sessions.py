@@ -54,7 +54,7 @@ class EndedSessions:
         try:
             await self._send()
         except TransientError as error:
-            _log.warning("logout not told to other replicas yet", why=str(error))
+            _log.warning("logout not sent to the other replicas yet", why=str(error))
             return False
         return True
 
@@ -93,11 +93,11 @@ class EndedSessions:
             await self._learn()
         except TransientError as error:
             if not self._is_away:
-                _log.warning("logouts of other replicas not known for now", why=str(error))
+                _log.warning("logouts of other replicas not read", why=str(error))
             self._is_away = True
             return
         if self._is_away:
-            _log.info("logouts of other replicas known again")
+            _log.info("logouts of other replicas read again")
         self._is_away = False
 
     async def _send(self) -> None:

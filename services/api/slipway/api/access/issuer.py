@@ -96,7 +96,7 @@ def tokens_of(body: bytes, url: str) -> IssuerTokens:
     try:
         return msgspec.json.decode(body, type=IssuerTokens)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise IssuerAwayError(f"the token endpoint of {url} answers no tokens") from error
+        raise IssuerAwayError(f"the answer of the token endpoint of {url} holds no tokens") from error
 
 
 def refusal_of(body: bytes) -> tuple[str, str]:
@@ -242,7 +242,7 @@ class Issuer:
         self._error = why
 
     def _away(self) -> IssuerAwayError:
-        why = self._error or "it was not asked yet"
+        why = self._error or "its discovery document was not read yet"
         return IssuerAwayError(f"the issuer {self.url} cannot be used: {why}", retry_after_s=FETCH_GAP_S)
 
     async def _fetch_document(self) -> DiscoveryDocument:

@@ -110,7 +110,9 @@ def header_of(token: str, rules: TokenRules) -> TokenHeader:
     try:
         header = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=TokenHeader)
     except (binascii.Error, ValueError, msgspec.MsgspecError, RecursionError) as error:
-        raise UnauthorizedError("the token cannot be read: its header is no JSON object with an algorithm") from error
+        raise UnauthorizedError(
+            "the token cannot be read: its header is not a JSON object with an algorithm"
+        ) from error
     if header.alg not in rules.algorithms:
         accepted = ", ".join(rules.algorithms)
         raise UnauthorizedError(
@@ -126,7 +128,7 @@ def keys_of(document: object) -> tuple[IssuerKey, ...]:
 
     listed = cast("Mapping[str, Any]", document).get("keys") if isinstance(document, dict) else None
     if not isinstance(listed, list):
-        raise ValueError("it is no JSON object with a list of keys")
+        raise ValueError("it is not a JSON object with a list of keys")
     found: list[IssuerKey] = []
     for each in cast("list[Any]", listed)[:KEYS_MAX]:
         if not isinstance(each, dict):
@@ -178,7 +180,7 @@ def check_nonce(found: VerifiedToken, nonce: str) -> None:
     """Check that the token was issued for this sign-in, by its nonce. Raises UnauthorizedError."""
     said = found.claims.get("nonce")
     if not isinstance(said, str) or not hmac.compare_digest(said.encode(), nonce.encode()):
-        raise UnauthorizedError("the issuer's answer is not for this sign-in: its nonce is missing or another one")
+        raise UnauthorizedError("the issuer's answer is not for this sign-in: its nonce is missing or differs")
 
 
 def roles_for(user: OidcUser, roles: Mapping[str, Mapping[str, Role]]) -> dict[str, Role]:
@@ -194,20 +196,20 @@ def roles_for(user: OidcUser, roles: Mapping[str, Mapping[str, Role]]) -> dict[s
 def _check_claims(claims: Mapping[str, Any], rules: TokenRules, now: float) -> float:
     """Check the claims and return the token's expiry in epoch seconds. Raises UnauthorizedError with the reason."""
     if claims.get("iss") != rules.issuer:
-        raise UnauthorizedError(f"the token is not of the issuer {rules.issuer}")
+        raise UnauthorizedError(f"the token was not issued by {rules.issuer}")
     audiences = _texts(claims.get("aud"))
     if not set(audiences) & set(rules.audiences):
         meant = ", ".join(audiences)[:128] or "nobody"
         raise UnauthorizedError(f"the token is for {meant!r}, not for {' or '.join(rules.audiences)!r}")
     ends_at, from_at = _time(claims, "exp"), _time(claims, "nbf")
     if ends_at is None:
-        raise UnauthorizedError("the token does not say when it expires (claim exp)")
+        raise UnauthorizedError("the token has no expiry (claim exp)")
     if has_expired(ends_at, now):
         raise UnauthorizedError(f"the token has expired at {format_time(ends_at)}")
     if from_at is not None and now < from_at - CLOCK_SKEW_S:
         raise UnauthorizedError(f"the token is not valid before {format_time(from_at)}; is the clock right?")
     if _LOGOUT_EVENTS in claims:
-        raise UnauthorizedError("the token is a notice about a session, and opens nothing")
+        raise UnauthorizedError("the token is a logout token, which cannot be used to log in")
     for name, wanted in rules.required_claims.items():
         if claims.get(name) != wanted:
             raise UnauthorizedError(f"the token lacks the claim {name}={wanted} (SLIPWAY_OIDC_REQUIRED_CLAIMS)")
@@ -225,7 +227,7 @@ def _user(claims: Mapping[str, Any], rules: TokenRules, ends_at: float) -> OidcU
     whole = _prefix(rules) + name
     if whole.startswith(RESERVED):
         raise UnauthorizedError(
-            f"the user's name begins with {' or '.join(RESERVED)}, which Kubernetes keeps for itself; set "
+            f"the user's name begins with {' or '.join(RESERVED)}, which Kubernetes reserves; set "
             "SLIPWAY_OIDC_USERNAME_PREFIX"
         )
     if not whole.isprintable():
@@ -251,7 +253,7 @@ def _time(claims: Mapping[str, Any], name: str) -> float | None:
         return None
     found = seconds_in(said)
     if found is None:
-        raise UnauthorizedError(f"the token's claim {name} is no time")
+        raise UnauthorizedError(f"the token's claim {name} is not a time")
     return found
 
 

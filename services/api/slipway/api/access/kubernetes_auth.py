@@ -39,7 +39,7 @@ WAITING_MAX = 2048
 """Limit of reviews that wait for their turn; a further review is refused, and the caller may retry."""
 ASK_S = 10.0
 """Timeout of one review, and also of the wait for its turn."""
-_HOW = "send `Authorization: Bearer` with one that does, or log in: slipway login --kubernetes"
+_HOW = "send `Authorization: Bearer` with a valid token, or log in: slipway login --kubernetes"
 _WORDS_MAX = 160
 T = TypeVar("T")
 Workspaces = Callable[[], Awaitable[list[str]]]
@@ -74,7 +74,7 @@ class KubernetesReviews:
         if not token:
             raise UnauthorizedError(f"missing bearer token; {_HOW}")
         if len(token) > TOKEN_LENGTH_MAX:
-            raise UnauthorizedError(f"the token is longer than any is; {_HOW}")
+            raise UnauthorizedError(f"the token has more than {TOKEN_LENGTH_MAX} characters; {_HOW}")
         known = await self.known(token)
         return Subject(self, token, known.user, known.ends_at)
 
@@ -106,7 +106,7 @@ class KubernetesReviews:
             spec["audiences"] = [self._audience]
         status = (await self._ask(lambda: self._kube.create(TOKEN_REVIEWS, {"spec": spec}))).status
         if not status.authenticated or (self._audience and self._audience not in status.audiences):
-            why = status.error.strip("[]")[:_WORDS_MAX] or "it is not one of its own"
+            why = status.error.strip("[]")[:_WORDS_MAX] or "it was not issued by this cluster"
             meant = f" (it must be for {self._audience!r})" if self._audience else ""
             raise UnauthorizedError(f"the API server does not accept the token{meant}: {why}; {_HOW}")
         if not status.user.username:
@@ -137,22 +137,22 @@ class KubernetesReviews:
                     with telemetry.suppressed():
                         return await question()
             except TimeoutError as error:
-                raise DeadlineError("the API server did not say in time whether this is permitted") from error
+                raise DeadlineError("the API server did not answer in time whether this is permitted") from error
             except DeniedError as error:
-                raise UnavailableError(f"Slipway's account may not ask who may do what: {error}") from error
+                raise UnavailableError(f"Slipway's account may not create permission reviews: {error}") from error
             except (InvalidError, NotFoundError) as error:
-                raise UnavailableError("the API server does not say right now whether this is permitted") from error
+                raise UnavailableError("the API server cannot answer right now whether this is permitted") from error
 
     @asynccontextmanager
     async def _turn(self) -> AsyncGenerator[None]:
         if self._waiting >= WAITING_MAX:
-            raise ThrottledError("too many questions to the API server wait already", retry_after_s=1.0)
+            raise ThrottledError("too many permission reviews already wait for the API server", retry_after_s=1.0)
         self._waiting += 1
         try:
             async with asyncio.timeout(ASK_S):
                 await self._turns.acquire()
         except TimeoutError as error:
-            raise DeadlineError("too many questions to the API server are under way") from error
+            raise DeadlineError("too many permission reviews are in progress") from error
         finally:
             self._waiting -= 1
         try:

@@ -247,7 +247,9 @@ def _check_own_page(request: HTTPConnection) -> None:
     origin, site = request.headers.get("origin", ""), request.headers.get("sec-fetch-site", "")
     is_own = bool(origin) and not is_foreign(origin, request.headers.get("host", ""))
     if not is_own or site not in ("", "same-origin"):
-        raise ForbiddenError("a browser that is logged in may do this from our own pages only; programs send a token")
+        raise ForbiddenError(
+            "a logged-in browser may do this only from the pages of this server; a program must send a token"
+        )
 
 
 async def _in_origin(request: HTTPConnection, parts: ApiDeps, principal: Principal) -> Principal:
@@ -301,7 +303,9 @@ async def _check_member(request: HTTPConnection) -> None:
         return
     known = await parts_of(request).catalog.workspace_names()
     if not any(sight.has(name) for name in known):
-        raise ForbiddenError(f"{principal.name[:128]} may look into no workspace, and so not at the cluster either")
+        raise ForbiddenError(
+            f"{principal.name[:128]} has no role in any workspace, and without one may not see the cluster either"
+        )
 
 
 async def _check_cluster(principal: Principal, ask: PermissionCheck) -> None:

@@ -123,7 +123,7 @@ class SealKeys:
             for name in ignored:
                 _log.warning("session key ignored", file=name, why="must be 32 bytes in URL-safe base64")
         if not found and self._keys:
-            _log.warning("no session key left in the folder; keeping the last ones", folder=str(self._folder))
+            _log.warning("no session key left in the folder; the keys read last stay in use", folder=str(self._folder))
             return
         if found.keys() != self._keys.keys():
             _log.info("session keys read", count=len(found))

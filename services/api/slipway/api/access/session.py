@@ -114,7 +114,7 @@ class BrowserSessions:
         # Of all texts that are made from a login, a ticket is the longest.
         ticket = WorkloadTicket(session=session, allocation="x" * 64, ends_at=ends_at)
         if len(token) > TOKEN_CHARS_MAX or len(self.keys.seal(ticket)) > SEALED_CHARS_MAX:
-            raise UnauthorizedError("the token is longer than a browser keeps; use one with fewer claims")
+            raise UnauthorizedError("the token is too long for a cookie; use a token with fewer claims")
         return session
 
     def begin_signed_in(self, signed_in: SignedIn) -> LoginSession:
@@ -133,8 +133,8 @@ class BrowserSessions:
             if len(self.keys.seal(ticket)) <= SEALED_CHARS_MAX:
                 return session
         raise UnauthorizedError(
-            f"the issuer names {len(signed_in.user.groups)} groups, more than a browser keeps; let it name those only "
-            "that have roles here"
+            f"the issuer names {len(signed_in.user.groups)} groups, too many for a cookie; configure it to name "
+            "only groups that have roles here"
         )
 
     def of(self, connection: HTTPConnection) -> LoginSession | None:
@@ -255,7 +255,7 @@ class CookieAuth:
         connection.scope[BY_COOKIE_KEY] = presented is None
         if session.signed_in is not None:
             if self._sign_ins is None:
-                raise UnauthorizedError("single sign-on is not set up here any more; log in again")
+                raise UnauthorizedError("single sign-on is no longer set up here; log in again")
             return LoggedIn(await self._sign_ins.principal(session), session, self._sessions)
         connection.scope[TOKEN_KEY] = session.token
         return LoggedIn(await self._inner.who(connection), session, self._sessions)

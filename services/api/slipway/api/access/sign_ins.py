@@ -100,7 +100,9 @@ class SignIns:
         """
         document = await self._issuer.document()
         if not document.authorization_endpoint:
-            raise IssuerAwayError(f"the issuer {self._issuer.url} signs no browsers in")
+            raise IssuerAwayError(
+                f"the issuer {self._issuer.url} has no authorization endpoint, so browsers cannot sign in"
+            )
         state, nonce, verifier = (self._random.token_hex(_SECRET_BYTES) for _ in range(3))
         pending = PendingSignIn(
             state=state,
@@ -144,14 +146,14 @@ class SignIns:
         pending, answer = self._pending(connection), connection.query_params
         state = answer.get("state", "")
         if pending is None or not hmac.compare_digest(pending.state.encode(), state.encode()):
-            raise UnauthorizedError("this sign-in was not begun in this browser, or longer than ten minutes ago")
+            raise UnauthorizedError("this sign-in was begun in another browser or more than ten minutes ago")
         if not await self._sessions.ended.take(state, PENDING_S + SKEW_S):
             raise UnauthorizedError("this answer of the issuer was used before")
         if answer.get("iss", self._issuer.url) != self._issuer.url:
-            raise UnauthorizedError("the answer is of another issuer")
+            raise UnauthorizedError("the answer comes from another issuer")
         if answer.get("error") or not answer.get("code"):
-            told = answer.get("error_description") or answer.get("error") or "it gives no code"
-            raise UnauthorizedError(f"the issuer does not sign you in: {_shown(told)}")
+            told = answer.get("error_description") or answer.get("error") or "its answer has no code"
+            raise UnauthorizedError(f"the issuer refused the sign-in: {_shown(told)}")
         grant = {
             "grant_type": "authorization_code",
             "code": answer["code"],
@@ -203,7 +205,7 @@ class SignIns:
             if said.refresh_token:
                 await self._issuer.revoke(said.refresh_token)
         except TransientError as error:
-            _log.warning("issuer not told of a logout", why=str(error))
+            _log.warning("logout not sent to the issuer", why=str(error))
             return ""
         if not document.end_session_endpoint:
             return ""
@@ -225,7 +227,7 @@ class SignIns:
         )
         said = self._last(session)
         if shared is not None and (shared.session, shared.said.subject) != (session.id, said.subject):
-            _log.error("a sign-in in Redis is that of another login: it is not taken", user=said.user.name)
+            _log.error("sign-in in Redis belongs to another login and was ignored", user=said.user.name)
         elif shared is not None and shared.said.at > said.at:
             said = shared.said
             self._remember(session, said)
@@ -276,7 +278,7 @@ class SignIns:
         """Check the ID token for our client, and return its user and claims. Raises UnauthorizedError."""
         client = self._issuer.client.id
         if not tokens.id_token:
-            raise UnauthorizedError("the issuer gives no ID token; does SLIPWAY_OIDC_SCOPES have openid?")
+            raise UnauthorizedError("the issuer returned no ID token; check that SLIPWAY_OIDC_SCOPES includes openid")
         found = await self._auth.verified(tokens.id_token, audience=client)
         if found.claims.get("azp", client) != client:
             raise UnauthorizedError("the ID token was made for another client")
@@ -284,7 +286,7 @@ class SignIns:
 
     def _last(self, session: LoginSession) -> SignedIn:
         if session.signed_in is None:
-            raise UnauthorizedError("the login is no sign-in at the issuer")
+            raise UnauthorizedError("the login was not made by single sign-on")
         known = self._known.get(session.id)
         if known is None:
             return session.signed_in

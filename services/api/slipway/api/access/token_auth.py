@@ -58,7 +58,7 @@ class TokenBook:
             for each in told:
                 _log.warning("token ignored", why=each)
         if self._records is None or records.keys() != self._records.keys():
-            _log.info("the tokens that count", count=len(records))
+            _log.info("the valid tokens", count=len(records))
         self._records, self._told = records, told
 
     def all(self) -> list[TokenRecord]:

@@ -114,7 +114,7 @@ export async function follow(path, { onItems, onOpen, onLost, isOver, after = ""
     } catch (error) {
       if (signal.aborted) return;
       if (isAsleep) continue;
-      const refusal = error instanceof Refusal ? error : new Refusal(0, { detail: "The stream broke off.", code: BROKEN });
+      const refusal = error instanceof Refusal ? error : new Refusal(0, { detail: "The stream ended early.", code: BROKEN });
       // A refusal of the cursor: the server does not know it any more, so continue without it.
       const isOfCursor = last && (refusal.status === 400 || refusal.status === 422);
       if (isOfCursor) last = "";

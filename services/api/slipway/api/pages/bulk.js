@@ -89,7 +89,7 @@ export function Selection({ name, selected, queues, reload }) {
       const failed = asked.value === "kill" ? await killAll(chosen) : await changeAll(await updates());
       const left = new Set(failed.map((each) => each.id));
       selected.value = new Map(chosen.filter((each) => left.has(each.id)).map((each) => [each.id, each]));
-      if (failed.length) error.value = new Error(`${failed.length} of ${chosen.length} stayed as they were. ${sentence(failed[0].reason)}`);
+      if (failed.length) error.value = new Error(`${failed.length} of ${chosen.length} did not change. ${sentence(failed[0].reason)}`);
       else asked.value = "";
       reload();
     } catch (refusal) {
@@ -116,7 +116,7 @@ export function Selection({ name, selected, queues, reload }) {
         isDanger=${asked.value === "kill"} isBusy=${isBusy.value || !isGood || !chosen.length} error=${error.value} onYes=${send} onNo=${close}>
       <ul class="names">${chosen.slice(0, NAMED).map((each) => html`<li key=${each.id}>${each.name} <small>of ${each.user}</small></li>`)}
         ${chosen.length > NAMED ? html`<li class="soft">and ${chosen.length - NAMED} more</li>` : null}</ul>
-      ${asked.value === "kill" ? html`<p>They leave the queue. Nothing of them has started.</p>` : null}
+      ${asked.value === "kill" ? html`<p>They leave the queue. None of them has started.</p>` : null}
       ${asked.value === "priority" ? html`<p class="field"><label for="bulk-priority">New priority</label>
         <input id="bulk-priority" autofocus inputmode="numeric" value=${priority.value} aria-invalid=${String(!isGood)} onInput=${(event) => (priority.value = event.target.value.trim())} />
         <small>${isGood ? "0 to 1000; higher goes first" : "Write a whole number from 0 to 1000."}</small></p>` : null}
@@ -124,7 +124,7 @@ export function Selection({ name, selected, queues, reload }) {
         <select id="bulk-place" autofocus value=${place.value} onChange=${(event) => (place.value = event.target.value)}>
           <option value="front">the front of ${name}</option><option value="end">the end of ${name}</option>
           ${targets.map((queue) => html`<option key=${queue.name} value=${`queue:${queue.name}`}>queue ${queue.name}</option>`)}</select>
-        <small>${place.value.startsWith("queue:") ? "They keep their priority." : "Their priority changes where the place needs it."}</small></p>` : null}
+        <small>${place.value.startsWith("queue:") ? "They keep their priority." : "Their priority changes if the new place requires it."}</small></p>` : null}
     <//>` : null}`;
 }
 
@@ -138,7 +138,7 @@ async function killAll(chosen) {
       const { items } = await call("POST", "/allocations/batch", { body: { verb: "kill", ids: sent } });
       left = sent.filter((_, index) => items[index].outcome === "notReached");
       items.forEach((item, index) => item.problem && failed.push({ id: sent[index], reason: item.problem.detail }));
-      if (left.length === sent.length) throw new Error("The server had no time for it. Try again later.");
+      if (left.length === sent.length) throw new Error("The server was too busy to kill them. Try again later.");
     }
   }
   return failed;

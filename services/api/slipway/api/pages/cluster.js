@@ -30,7 +30,7 @@ export function Cluster() {
     <${Answered} answer=${answer} what="the nodes" rows=${6}>${({ items }) => {
       if (!items.length) return html`<${Empty} title="The cluster has no nodes">Workloads wait until there are some.<//>`;
       if (!at) return html`<${NodeMap} items=${items} />`;
-      return html`<${Answered} answer=${past} what="the past" rows=${6}>${(found) => html`<p class="soft">${plural(found.items.filter((each) => each.nodes.length).length, "workload")} had a place then.
+      return html`<${Answered} answer=${past} what="the past" rows=${6}>${(found) => html`<p class="soft">${plural(found.items.filter((each) => each.nodes.length).length, "workload")} ran on nodes then.
           Which nodes drained or were away then is not known: these are the nodes of now.</p>
         ${found.lossy.map((text) => html`<p key=${text} class="warning">${sentence(text)}.</p>`)}
         <${Then} items=${items} standing=${found.items} />`}<//>`;
@@ -67,7 +67,7 @@ export function nodesThen(nodes, standing) {
   const known = new Map(nodes.map((node) => [node.name, { ...node, ready: true, schedulable: true, scheduling: "", ranks: [], gpusUsed: 0, used: null }]));
   for (const each of standing) {
     for (const name of each.nodes) {
-      const gone = { name, pool: each.pool, gpuType: "", gpus: 0, labels: {}, allocatable: {}, ready: true, schedulable: true, scheduling: "no longer there", ranks: [], gpusUsed: 0, used: null };
+      const gone = { name, pool: each.pool, gpuType: "", gpus: 0, labels: {}, allocatable: {}, ready: true, schedulable: true, scheduling: "no longer in the cluster", ranks: [], gpusUsed: 0, used: null };
       const node = known.get(name) ?? known.set(name, gone).get(name);
       const gpus = each.gpus?.[name] ?? 0;
       node.ranks.push({ id: each.id, rank: null, count: each.ranks[name], user: each.user, queue: each.queue, phase: each.phase, gpus });
@@ -142,8 +142,8 @@ function summaryOf(nodes, isPast) {
         <${Meter} used=${part.gpus - part.free - part.unusable} whole=${part.gpus} label=${`${part.free} of ${part.gpus} free`} /><span class="number">${part.free} free</span></li>`)}</ul>
     </section>
     <section class="card fits" aria-label=${`Largest gang that ${isPast ? "fitted" : "fits"} ${when}`}><h2>Largest gang that ${isPast ? "fitted" : "fits"} ${when}</h2>
-      ${!whole ? html`<p class="soft">No node has GPUs.</p>` : !free ? html`<p>No GPU is free: whatever asks for one waits.</p>` : html`<ul>${sizesOf(nodes).map((size) => html`<li key=${size}><b>${ranksThatFit(nodes, size)}</b><span>${ranksThatFit(nodes, size) === 1 ? "rank" : "ranks"} of ${plural(size, "GPU")}</span></li>`)}</ul>
-        ${fragmentsOf(nodes, free)}<p class="soft">By free GPUs alone; a dry run of a launch also looks at CPU and memory.</p>`}
+      ${!whole ? html`<p class="soft">No node has GPUs.</p>` : !free ? html`<p>No GPU is free: workloads that request one wait.</p>` : html`<ul>${sizesOf(nodes).map((size) => html`<li key=${size}><b>${ranksThatFit(nodes, size)}</b><span>${ranksThatFit(nodes, size) === 1 ? "rank" : "ranks"} of ${plural(size, "GPU")}</span></li>`)}</ul>
+        ${fragmentsOf(nodes, free)}<p class="soft">Only free GPUs are considered; a dry run of a launch also considers CPU and memory.</p>`}
     </section>
     ${isPast ? null : html`<section class="card counts" aria-label="Nodes">
       <div><b>${nodes.length}</b><span>Nodes</span></div>
@@ -156,18 +156,18 @@ function summaryOf(nodes, isPast) {
 function fragmentsOf(nodes, free) {
   const largest = sizesOf(nodes).at(-1);
   const scattered = scatteredFor(nodes, largest);
-  return html`<p>Fragmentation: ${scattered ? `${Math.round((100 * scattered) / free)} %. ${scattered} of ${plural(free, "free GPU")} ${scattered === 1 ? "is" : "are"} of no use to ranks of ${plural(largest, "GPU")}.` : `none for ranks of ${plural(largest, "GPU")}.`}</p>`;
+  return html`<p>Fragmentation: ${scattered ? `${Math.round((100 * scattered) / free)} %. ${scattered} of ${plural(free, "free GPU")} ${scattered === 1 ? "is" : "are"} not usable by ranks of ${plural(largest, "GPU")}.` : `none for ranks of ${plural(largest, "GPU")}.`}</p>`;
 }
 
 /**
- * Whether a rank uses its GPUs, by the figures of the API: `idle`, `busy` or `no figures`.
+ * Whether a rank uses its GPUs, by the figures of the API: `idle`, `busy` or `no data`.
  * @param {{items: any[]} | null} use the answer of GET /gpu-use
  * @returns {(held: {id: string, rank: number}) => string}
  */
 export function useKeys(use) {
   const known = new Map();
   for (const each of use?.items ?? []) for (const { rank } of each.ranks) known.set(`${each.id}/${rank}`, each.isIdle ? "idle" : "busy");
-  return (held) => known.get(`${held.id}/${held.rank}`) ?? "no figures";
+  return (held) => known.get(`${held.id}/${held.rank}`) ?? "no data";
 }
 
 function Legend({ colours, by, nodes }) {
@@ -183,7 +183,7 @@ function legendOf(colours, by, nodes) {
     ${rest > 0 ? html`<li class="soft">and ${rest} more</li>` : null}
     ${others ? html`<li><i class="cell hidden-use"></i>others <small>${others}</small></li>` : null}
     <li><i class="cell"></i>free</li>
-    ${nodes.some((node) => !isUsable(node)) ? html`<li><i class="cell closed"></i>takes no new work</li>` : null}
+    ${nodes.some((node) => !isUsable(node)) ? html`<li><i class="cell closed"></i>accepts no new workloads</li>` : null}
   </ul>`;
 }
 
@@ -210,14 +210,14 @@ function nodeOf({ node, colours, keyOf }) {
     ${node.gpus ? html`<div class="cells">
       ${cells.map((each, index) => html`<a key=${index} class="cell c${colours.get(keyOf(each)).colour}" href=${pageOf(each.id)} tabindex=${index && cells[index - 1] === each ? -1 : 0}
         title=${`${nameOf(each)}, of ${each.user || "an unknown user"} in ${each.queue || "an unknown queue"}: ${each.phase}`} aria-label=${nameOf(each)}></a>`)}
-      ${Array.from({ length: unseen }, (_, index) => html`<i key=${`u${index}`} class="cell hidden-use" title="in use by others"></i>`)}
+      ${Array.from({ length: unseen }, (_, index) => html`<i key=${`u${index}`} class="cell hidden-use" title="in use by workloads that you may not see"></i>`)}
       ${Array.from({ length: empty }, (_, index) => html`<i key=${`f${index}`} class="cell ${said ? "closed" : ""}" title=${said ? `free, but ${said}` : "free"}></i>`)}
     </div>` : html`<p class="soft">no GPUs</p>`}
     ${node.used ? html`<dl class="small">
       <dt>CPU</dt><dd><${Meter} used=${amountOf(node.used.cpu)} whole=${amountOf(node.allocatable.cpu)}
-        label=${`${trim(amountOf(node.used.cpu))} of ${trim(amountOf(node.allocatable.cpu))} CPUs asked for`} /></dd>
+        label=${`${trim(amountOf(node.used.cpu))} of ${trim(amountOf(node.allocatable.cpu))} CPUs requested`} /></dd>
       <dt>Memory</dt><dd><${Meter} used=${amountOf(node.used.memory)} whole=${amountOf(node.allocatable.memory)}
-        label=${`${spellBytes(amountOf(node.used.memory))} of ${spellBytes(amountOf(node.allocatable.memory))} asked for`} /></dd>
+        label=${`${spellBytes(amountOf(node.used.memory))} of ${spellBytes(amountOf(node.allocatable.memory))} requested`} /></dd>
     </dl>` : null}
     ${others ? html`<p class="soft">${plural(others, "rank")} without GPUs${node.used ? "" : ", or with an unknown number"}: ${[...new Set(node.ranks.filter((each) => !each.gpus).map((each) => each.id))].slice(0, 3).map((id, index) => html`${index ? ", " : ""}<a href=${pageOf(id)}>${id}</a>`)}</p>` : null}
   </article>`;

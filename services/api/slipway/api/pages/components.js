@@ -70,8 +70,8 @@ function wordsOf(error, what) {
   if (error.status === 403) return ["Not permitted", `You may not see ${what}. ${sentence(error.message)}`];
   // After the semicolon the API names the call that lists the existing objects; a page has links instead.
   if (error.status === 404) return ["Not found", `${sentence(error.message.split("; GET ")[0])}.`];
-  if (error.status === 0) return ["No answer", "The API does not answer. This page tries again by itself."];
-  return [error.title || "That did not work", sentence(error.message)];
+  if (error.status === 0) return ["No answer", "The API does not answer. This page tries again automatically."];
+  return [error.title || "The request failed", sentence(error.message)];
 }
 
 /** The address of the login page, which returns to this page. */

@@ -15,13 +15,13 @@ export function DeadLetters() {
   const result = useSignal(null);
   const chosen = param("letter");
   return html`<div class="head"><h1 tabindex="-1">Dead letters</h1></div>
-    <p class="soft">A message stands here when it was delivered several times and each time failed: a hint for the pod workers, or an event for a webhook. No workload is lost by it: what a hint would have started is found by the next sweep.</p>
+    <p class="soft">A dead letter is a message whose delivery failed several times: a hint for the pod workers, or an event for a webhook. No workload is lost: the next sweep starts what a hint would have started.</p>
     ${result.value ? html`<p role="status" class=${result.value.refused ? "warning" : ""}>${plural(result.value.replayed, "letter")} sent again${result.value.refused ? `, ${result.value.refused} not: ${result.value.reasons[0]}` : ""}.</p>` : null}
     <${Answered} answer=${answer} what="dead letters" rows=${3}>${({ items, metadata }) => {
-      if (!items.length) return html`<${Empty} title="There is no dead letter">Every message was processed.<//>`;
+      if (!items.length) return html`<${Empty} title="There are no dead letters">Every message was processed.<//>`;
       return html`<div class="bar"><span>${plural(items.length, "letter")}${metadata.continue ? " or more" : ""}, oldest first</span>
           ${mayAdminister() ? html`<${Action} label="Send all again" title="Send all dead letters again?" isDanger=${false}
-            send=${async () => { result.value = await call("POST", "/dead/replay", { body: {} }); answer.reload(); }}><p>Mend the cause first: what fails again comes back here.</p><//>` : null}</div>
+            send=${async () => { result.value = await call("POST", "/dead/replay", { body: {} }); answer.reload(); }}><p>Repair the cause first: letters that fail again return to this list.</p><//>` : null}</div>
         <table class="list" aria-label="Dead letters"><thead><tr><th>When</th><th>From</th><th class="number">Tried</th><th>Why</th><th></th></tr></thead>
         <tbody>${items.map((each) => html`<${Letter} key=${each.id} letter=${each} isOpen=${each.id === chosen} reload=${answer.reload} />`)}</tbody></table>`;
     }}<//>`;

@@ -47,7 +47,7 @@ function smallest(found, id, workspace, reload) {
 function foreseenStart(found) {
   const { earliest, latest, likely, likelyUnknown } = found.foreseen?.estimatedStart ?? {};
   if (!latest && !earliest) return null;
-  return html`${likelyStart(likely, likelyUnknown)}<dt>Foreseen start</dt><dd>${latest ? html`<${Ago} time=${latest} /> at the latest` : html`not before <${Ago} time=${earliest} />`}</dd>`;
+  return html`${likelyStart(likely, likelyUnknown)}<dt>Estimated start</dt><dd>${latest ? html`<${Ago} time=${latest} /> at the latest` : html`not before <${Ago} time=${earliest} />`}</dd>`;
 }
 
 function likelyStart(likely, unknown) {

@@ -30,7 +30,7 @@ export function IdleGpus() {
  */
 export function UseOf({ id }) {
   const { data, error } = useResource(`${PATH}?id=${encodeURIComponent(id)}`, { isSlow: true, isAbout: () => false });
-  if (error) return html`<span class="soft" title=${error.message}>use of GPUs not known</span>`;
+  if (error) return html`<span class="soft" title=${error.message}>use of GPUs unknown</span>`;
   const row = data?.items[0];
   if (!row || row.percent === null) return null;
   return html`<span title=${`mean over the last ${spellDuration(data.windowSeconds)}`}>GPUs ${Math.round(row.percent)} % busy</span>
@@ -53,16 +53,16 @@ export function GpuUseNow() {
     ${found.items.length ? html`<table class="list usage" aria-label="What GPUs do now">
       <thead><tr><th>Workload</th><th>User</th><th>Queue</th><th class="number">GPUs</th><th>Busy</th><th class="number">Mean</th><th class="number">Peak</th><th>Running</th></tr></thead>
       <tbody>${found.items.map((row) => html`<${UseRow} key=${row.id} row=${row} found=${found} />`)}</tbody></table>` : null}
-    <p class="soft">Mean over the last ${spellDuration(found.windowSeconds)}, peak over the last ${spellDuration(found.idleSeconds)}. Idle is what
-      never did ${found.idlePercent} % or more in that time.</p></section>`;
+    <p class="soft">Mean over the last ${spellDuration(found.windowSeconds)}, peak over the last ${spellDuration(found.idleSeconds)}. GPUs are idle if they
+      were never ${found.idlePercent} % busy or more in that time.</p></section>`;
 }
 
 function UseRow({ row, found }) {
   const known = row.percent !== null;
-  return html`<tr><th scope="row"><a href=${pageOf(row.id)}>${row.id}</a>${row.isIdle ? html` <span class="state tone-waits" title=${`nothing for ${spellDuration(found.idleSeconds)}`}>idle</span>` : null}</th>
+  return html`<tr><th scope="row"><a href=${pageOf(row.id)}>${row.id}</a>${row.isIdle ? html` <span class="state tone-waits" title=${`idle for ${spellDuration(found.idleSeconds)}`}>idle</span>` : null}</th>
     <td data-label="User">${row.user || dash()}</td><td data-label="Queue">${row.queue}</td><td class="number" data-label="GPUs">${row.gpus}</td>
     <td class="wide">${known ? html`<${Meter} used=${row.percent} whole=${100} label=${`${Math.round(row.percent)} % busy`} />` : null}</td>
-    <td class="number" data-label="Mean">${known ? `${Math.round(row.percent)} %` : html`<span class="soft">no figures</span>`}</td>
+    <td class="number" data-label="Mean">${known ? `${Math.round(row.percent)} %` : html`<span class="soft">no data</span>`}</td>
     <td class="number" data-label="Peak">${known ? `${Math.round(row.peakPercent)} %` : dash()}</td>
     <td data-label="Running"><${Lasted} from=${row.runningSince} /></td></tr>`;
 }

@@ -30,24 +30,24 @@ export function History() {
       <div class="choice steps" role="group" aria-label="Go to another time">${STEPS.map(([text, seconds]) => html`<button key=${text} type="button"
         disabled=${Date.parse(at) + seconds * 1000 > now.value} onClick=${() => goTo(Date.parse(at) + seconds * 1000)}>${text}</button>`)}</div>
       <input type="search" placeholder="Filter by name, user, queue or node" aria-label="Filter" value=${filter.value} onInput=${(event) => (filter.value = event.target.value)} />
-      ${param("queue") ? html`<button type="button" class="filter" aria-label=${`Only queue ${param("queue")}: take this away`} onClick=${() => setParam("queue", "")}>queue <b>${param("queue")}</b> ×</button>` : null}
+      ${param("queue") ? html`<button type="button" class="filter" aria-label=${`Only queue ${param("queue")}: remove this filter`} onClick=${() => setParam("queue", "")}>queue <b>${param("queue")}</b> ×</button>` : null}
     </div>
-    <${Answered} answer=${then} what="the history" rows=${5}>${(found) => html`<p class="soft">What stood ${spellAgo(found.at, now.value)}: ${spellExact(found.at)}</p>
+    <${Answered} answer=${then} what="the history" rows=${5}>${(found) => html`<p class="soft">Workloads ${spellAgo(found.at, now.value)}: ${spellExact(found.at)}</p>
       ${found.lossy.map((text) => html`<p key=${text} class="warning">${sentence(text)}.</p>`)}
       <${Standing} items=${found.items} today=${today.data?.items} filter=${filter.value.toLowerCase()} most=${most} counts=${found.counts} />`}<//>`;
 }
 
 function Standing({ items, today, filter, most, counts }) {
-  if (!items.length) return html`<${Empty} title="Nothing stood at that time">Go to another time. What was deleted long ago is no longer known.<//>`;
+  if (!items.length) return html`<${Empty} title="No workloads at that time">Go to another time. Workloads that were deleted long ago are no longer known.<//>`;
   const later = today && new Map(today.map((each) => [each.id, each]));
   const found = items.filter((each) => `${each.name} ${each.id} ${each.user} ${each.queue} ${each.phase} ${each.nodes.join(" ")}`.toLowerCase().includes(filter));
   const known = new Set(items.map((each) => each.id));
   const begun = today?.filter((each) => !known.has(each.id)).length;
   const ended = later && items.filter((each) => !later.has(each.id)).length;
-  return html`<div class="cards"><section class="card counts" aria-label="How many stood in each phase">
+  return html`<div class="cards"><section class="card counts" aria-label="Number of workloads in each phase">
       ${Object.entries(counts).map(([phase, count]) => html`<div key=${phase} class=${`tone-${toneOf(phase)}`}><b>${count}</b><span>${phase}</span></div>`)}</section>
-    <section class="card counts" aria-label="Since then"><div><b>${ended ?? "–"}</b><span>Ended since</span></div><div><b>${begun ?? "–"}</b><span>Launched since, still there</span></div></section></div>
-    <table class="list past" aria-label="What stood at that time">
+    <section class="card counts" aria-label="Since then"><div><b>${ended ?? "–"}</b><span>Ended since</span></div><div><b>${begun ?? "–"}</b><span>Launched since, not deleted</span></div></section></div>
+    <table class="list past" aria-label="Workloads at that time">
       <thead><tr><th>State</th><th>Name</th><th>User</th><th>Queue</th><th>Since</th><th>Now</th><th>Nodes</th></tr></thead>
       <tbody>${found.slice(0, most.value).map((each) => html`<tr key=${each.id}>
         <td><${State} word=${each.phase} /></td>
@@ -57,7 +57,7 @@ function Standing({ items, today, filter, most, counts }) {
         <td data-label="Since"><${Ago} time=${each.since} /></td>
         <td data-label="Now">${nowOf(each, later)}</td>
         <td class="note" title=${each.nodes.join(", ")}>${each.nodes.join(", ") || (each.reason ? sentence(spaced(each.reason)) : "")}</td></tr>`)}</tbody></table>
-    ${found.length ? null : html`<p class="soft">Nothing matches the filter.</p>`}
+    ${found.length ? null : html`<p class="soft">No workload matches the filter.</p>`}
     ${found.length > most.value ? html`<p><button type="button" onClick=${() => (most.value += SHOWN)}>Show ${Math.min(SHOWN, found.length - most.value)} of ${plural(found.length - most.value, "more", "more")}</button></p>` : null}`;
 }
 

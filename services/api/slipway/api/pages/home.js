@@ -53,7 +53,7 @@ export function Home() {
         <${Group} title="Running" items=${running} isAll=${isAll} none="Nothing runs." />
         <${Group} title="Waiting" items=${waiting} isAll=${isAll} none="Nothing waits." />
         ${found.metadata.continue ? html`<p class="soft">Only the ${PAGE} newest are shown here.
-          <a href="/queues">The queues</a> have everything that waits.</p>` : null}`;
+          <a href="/queues">The queues</a> list all waiting workloads.</p>` : null}`;
     }}<//>
     <${Answered} answer=${ended} what="workloads that have ended" rows=${3}>${(found) => html`
       <${Ended} items=${found.items.filter(has)} isAll=${isAll} />`}<//>`;
@@ -109,11 +109,11 @@ function Health({ nodes, stats }) {
   const pools = stats.data?.pools ?? [];
   const queued = pools.reduce((sum, pool) => sum + pool.queued, 0);
   const oldest = Math.max(0, ...pools.map((pool) => pool.oldestS));
-  if (!nodes.data || !stats.data) return html`<p class="health soft" role="status">Looking at the cluster</p>`;
+  if (!nodes.data || !stats.data) return html`<p class="health soft" role="status">Loading the state of the cluster</p>`;
   const isWell = !away.length;
-  const closedToo = closed.length ? `, ${closed.length} taking no new work` : "";
+  const closedToo = closed.length ? `, ${closed.length} accepting no new workloads` : "";
   const ready = isWell ? `All ${plural(items.length, "node")} ready` : `${away.length} of ${plural(items.length, "node")} not ready`;
   return html`<p class="health" role="status"><i class="dot ${isWell ? "good" : "bad"}"></i>${ready}${closedToo}${" · "}${queued
     ? html`<a href="/queues">${plural(queued, "workload")} in the queues</a>, the oldest for ${spellDuration(Math.floor(oldest))}`
-    : "nothing waits in the queues"}<${IdleGpus} /></p>`;
+    : "no workload waits in the queues"}<${IdleGpus} /></p>`;
 }

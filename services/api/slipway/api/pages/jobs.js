@@ -35,7 +35,7 @@ export function Jobs() {
     <p class="soft">A job groups workloads: it has one priority, one place in the queue and one limit of GPUs for all of them.</p>
     <${Answered} answer=${answer} what="jobs" rows=${4}>${({ items }) => {
       if (!items.length) {
-        return html`<${Empty} title="There is no job">Make one, then launch into it: <code>slipway run --job NAME -- python train.py</code>.<//>`;
+        return html`<${Empty} title="There are no jobs">Create one, then launch into it: <code>slipway run --job NAME -- python train.py</code>.<//>`;
       }
       const found = items.filter((job) => `${job.name} ${job.workspace} ${job.state} ${job.queues.join(" ")}`.toLowerCase().includes(filter.value.toLowerCase()));
       return html`<div class="bar"><input type="search" placeholder="Filter by name, queue or state" aria-label="Filter jobs" value=${filter.value}
@@ -53,7 +53,7 @@ export function Jobs() {
           <td class="number" data-label="GPUs">${job.slotsInUse}</td>
           <td class="number" data-label="At most">${job.maxSlots ?? dash()}</td>
           <td class="number" data-label="Priority">${job.priority ?? dash()}</td>
-          <td class="number" data-label="Place" title=${job.position ? `${plural(job.ahead, "workload")} before its first` : "nothing of it waits"}>${job.position || dash()}</td>
+          <td class="number" data-label="Place" title=${job.position ? `${plural(job.ahead, "workload")} before its first` : "none of its workloads waits"}>${job.position || dash()}</td>
         </tr>`)}</tbody></table>
         ${found.length ? null : html`<p class="soft">No job matches the filter.</p>`}`;
     }}<//>`;
@@ -69,7 +69,7 @@ export function Job({ name }) {
           <span>${job.priority === null ? "priority of each workload" : `priority ${job.priority}`}</span><span>weight ${job.weight}</span>
           <span>made <${Ago} time=${job.createdAt} /></span></p></div>
       ${mayChange(job) ? html`<${JobActions} job=${job} reload=${answer.reload} />` : null}</div>
-    ${job.position ? html`<p class="standing">The first of what waits is number ${job.position} in its queue${job.ahead ? `: ${plural(job.ahead, "workload")} before it` : ""}.</p>` : null}
+    ${job.position ? html`<p class="standing">Its first waiting workload is number ${job.position} in its queue${job.ahead ? `: ${plural(job.ahead, "workload")} before it` : ""}.</p>` : null}
     <${Members} job=${job} />`}<//>`;
 }
 
@@ -79,9 +79,9 @@ function JobActions({ job, reload }) {
     <${Settings} job=${job} reload=${reload} />
     ${left ? html`<${Action} label="Kill all" title=${`Kill ${plural(left, "workload")} of job ${job.name}?`} verb=${`Kill ${left}`} no="Keep them" isDanger=${true}
       send=${async () => { await call("POST", apiPathOfJob(job, "/kill"), { body: {} }); reload(); }}>
-      <p>What waits leaves its queue. What runs gets a signal and some time to end. What is not saved by then is lost.</p><//>`
+      <p>Waiting workloads leave their queue. Running workloads get a signal and some time to end. Work that they do not save by then is lost.</p><//>`
     : html`<${Action} label="Remove" title=${`Remove job ${job.name}?`} no="Keep it" isDanger=${true}
-      send=${async () => { await call("DELETE", apiPathOfJob(job)); go("/jobs"); }}><p>Its workloads have ended; they keep their pages.</p><//>`}
+      send=${async () => { await call("DELETE", apiPathOfJob(job)); go("/jobs"); }}><p>Its workloads have ended; their pages remain.</p><//>`}
   </div>`;
 }
 
@@ -120,11 +120,11 @@ function Settings({ job, reload }) {
   return html`<${Action} label="Change" title=${`Change job ${job.name}`} isGood=${areGood(fields.value) && Object.keys(body).length > 0}
     onOpen=${() => (first.value = fields.value = current)} send=${async () => { await call("PATCH", apiPathOfJob(job), { body }); reload(); }}>
     <${Limits} fields=${fields} />
-    ${targets.length ? html`<${Field} name="queue" label="Queue" hint="what was never admitted moves there"><select id="field-queue" aria-describedby="about-queue"
+    ${targets.length ? html`<${Field} name="queue" label="Queue" hint="workloads that were never admitted move there"><select id="field-queue" aria-describedby="about-queue"
       onChange=${(event) => (fields.value = { ...fields.value, queue: event.target.value })}><option value="">as it is</option>
       ${targets.map((each) => html`<option key=${each} value=${each} selected=${fields.value.queue === each}>${each}</option>`)}</select><//>` : null}
     ${job.live && body.priority !== undefined ? html`<label class="check"><input type="checkbox" checked=${fields.value.interrupt}
-      onChange=${(event) => (fields.value = { ...fields.value, interrupt: event.target.checked })} /> Begin running work again, under the new priority. Without this it counts from the next attempt on.</label>` : null}<//>`;
+      onChange=${(event) => (fields.value = { ...fields.value, interrupt: event.target.checked })} /> Restart running workloads with the new priority. Otherwise it applies from the next attempt on.</label>` : null}<//>`;
 }
 
 function Limits({ fields }) {

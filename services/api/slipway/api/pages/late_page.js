@@ -18,7 +18,7 @@ export function latePage(load, name) {
   const begin = () => {
     loading ??= load().then((module) => void (found.value = { Page: module[name], error: null }), () => {
       loading = null;
-      found.value = { Page: null, error: new Refusal(503, { title: "This page could not be loaded", detail: "A part of it did not come from the API." }) };
+      found.value = { Page: null, error: new Refusal(503, { title: "This page could not be loaded", detail: "The API did not send a part of it." }) };
     });
   };
   const Late = (/** @type {any} */ props) => {

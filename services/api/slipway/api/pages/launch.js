@@ -87,9 +87,9 @@ function Draft({ start, from = "", secrets = [] }) {
   const isBad = Object.keys(shown).length > 0 || others.length > 0;
   return html`<div class="head"><h1 tabindex="-1">Launch</h1>
       <${Choice} label="Written as" options=${[["", "Form"], ["yaml", "YAML"]]} chosen=${isYaml ? "yaml" : ""} onChoose=${writeAs} /></div>
-    ${from ? html`<p class="soft">Filled in from <a href=${pageOf(from)}>${from}</a>.${secrets.length ? ` The values of ${secrets.join(", ")} are not kept: give them again, in the YAML under secretValues.` : ""}</p>` : null}
+    ${from ? html`<p class="soft">Filled in from <a href=${pageOf(from)}>${from}</a>.${secrets.length ? ` The values of ${secrets.join(", ")} are not stored: write them again, in the YAML under secretValues.` : ""}</p>` : null}
     <form class="launch" onSubmit=${launch} aria-label="Launch">
-      ${isYaml ? html`<div class="fields card"><${Field} name="yaml" label="Fields of the launch" error=${made.errors.yaml} hint="YAML or JSON; slipway apply -f takes the same file"><textarea id="field-yaml" name="yaml"
+      ${isYaml ? html`<div class="fields card"><${Field} name="yaml" label="Fields of the launch" error=${made.errors.yaml} hint="YAML or JSON; slipway apply -f accepts the same file"><textarea id="field-yaml" name="yaml"
           class="mono" rows="24" spellcheck=${false} value=${text.value ?? ""} aria-invalid=${made.errors.yaml ? "true" : undefined} aria-describedby="about-yaml" onInput=${(event) => (text.value = event.target.value)}></textarea><//></div>`
         : html`<${Form} fields=${fields} shown=${shown} />`}
       <aside class="outcome card" aria-label="What would happen">
@@ -105,7 +105,7 @@ function Draft({ start, from = "", secrets = [] }) {
         <p class="actions"><button class="primary" disabled=${isBad || isBlank || isReading || isBusy.value}>${isBusy.value ? "Launching" : "Launch"}</button></p>
         <${Copies} fields=${isYaml ? fieldsOfBody(made.body) : fields.value} body=${made.body} preview=${preview} />
         ${preview ? html`<details><summary>The spec that would be stored</summary><pre tabindex="0">${toYaml(preview.spec)}</pre></details>
-          <details><summary>The objects that would be made (${preview.objects.length})</summary><pre tabindex="0">${preview.objects.map(toYaml).join("---\n")}</pre></details>` : null}
+          <details><summary>The objects that would be created (${preview.objects.length})</summary><pre tabindex="0">${preview.objects.map(toYaml).join("---\n")}</pre></details>` : null}
       </aside>
     </form>`;
 }
@@ -137,16 +137,16 @@ function Form({ fields, shown }) {
   const named = (templates.data?.items ?? []).filter((each) => each.workspace === workspace).map((each) => each.name);
   const rest = Object.keys(fields.value.rest);
   return html`<div class="fields card">
-        ${rest.length ? html`<p class="soft">The YAML also has ${rest.map((name, index) => html`${index ? ", " : ""}<code>${name}</code>`)}: the form keeps what it does not show.</p>` : null}
+        ${rest.length ? html`<p class="soft">The YAML also has ${rest.map((name, index) => html`${index ? ", " : ""}<code>${name}</code>`)}: the form does not show these fields, and does not change them.</p>` : null}
         <fieldset><legend>What</legend>
           <${Choice} label="Kind" options=${facts.kinds.map((kind) => [kind, kind])} chosen=${fields.value.kind} onChoose=${(kind) => (fields.value = { ...fields.value, kind })} />
           ${field("command", "Command", html`<textarea id="field-command" name="command" rows="3" class="mono" spellcheck=${false} value=${fields.value.command} onInput=${set("command")}
-            placeholder="python train.py --epochs 3" aria-invalid=${shown.command ? "true" : undefined} aria-describedby="about-command"></textarea>`, "words as in a shell, with quotes; without a shell in between")}
+            placeholder="python train.py --epochs 3" aria-invalid=${shown.command ? "true" : undefined} aria-describedby="about-command"></textarea>`, "words and quotes as in a shell, but no shell runs them")}
           ${field("setup", "Setup", html`<textarea id="field-setup" name="setup" rows="2" class="mono" spellcheck=${false} value=${fields.value.setup} onInput=${set("setup")}
             placeholder="pip install -r requirements.txt" aria-invalid=${shown.setup ? "true" : undefined} aria-describedby="about-setup"></textarea>`, "a script that each rank runs before the command")}
           <div class="row">
             ${field("image", "Image", box("image", { placeholder: "the pool's", class: "mono" }))}
-            ${field("name", "Name", box("name", { placeholder: "made up", maxlength: 40 }))}
+            ${field("name", "Name", box("name", { placeholder: "generated", maxlength: 40 }))}
           </div>
         </fieldset>
         <fieldset><legend>How much</legend>
@@ -169,13 +169,13 @@ function Form({ fields, shown }) {
           </div>
           <div class="row three">
             ${field("template", "Template", html`<select id="field-template" name="template" disabled=${Boolean(fields.value.rest.template)} onChange=${set("template")} aria-describedby="about-template">
-              <option value="" selected=${!fields.value.template}>none</option>${[...new Set([...named, ...(fields.value.template ? [fields.value.template] : [])])].map((name) => html`<option key=${name} value=${name} selected=${name === fields.value.template}>${name}</option>`)}</select>`, "fields that it lends")}
+              <option value="" selected=${!fields.value.template}>none</option>${[...new Set([...named, ...(fields.value.template ? [fields.value.template] : [])])].map((name) => html`<option key=${name} value=${name} selected=${name === fields.value.template}>${name}</option>`)}</select>`, "fields that the launch inherits")}
             ${field("job", "Job", box("job", { placeholder: "none" }), "groups it with others")}
             ${field("maxRestarts", "Restarts", box("maxRestarts", { type: "number", min: 0, max: 1000, placeholder: "0" }), "when it fails")}
           </div>
           ${field("env", "Environment", html`<textarea id="field-env" name="env" rows="2" class="mono" spellcheck=${false} value=${fields.value.env} onInput=${set("env")} placeholder="NAME=value"
             aria-invalid=${shown.env ? "true" : undefined} aria-describedby="about-env"></textarea>`, "one variable a line")}
-          <label class="check"><input type="checkbox" name="home" checked=${fields.value.home} onChange=${set("home")} aria-describedby="about-home" /> Home directory: a volume that you keep from launch to launch</label>
+          <label class="check"><input type="checkbox" name="home" checked=${fields.value.home} onChange=${set("home")} aria-describedby="about-home" /> Home directory: a volume that is kept from launch to launch</label>
           <small id="about-home" class="bad">${shown.home}</small>
           <label class="check"><input type="checkbox" checked=${fields.value.hold} onChange=${set("hold")} /> Hold it: do not start before it is resumed</label>
         </fieldset>
@@ -191,7 +191,7 @@ function optionsOf(names, chosen) {
 function Outcome({ preview }) {
   const { capacity, warnings } = preview;
   const starts = capacity.startsNow ? html`<span class="state tone-good">fits now</span> ` : html`<span class="state tone-waits">would wait</span> `;
-  return html`<p>${starts}${capacity.fitNow} of ${plural(capacity.ranks, "rank")} fit on what is free of pool ${capacity.pool} (${plural(capacity.nodes, "node")}).</p>
+  return html`<p>${starts}${capacity.fitNow} of ${plural(capacity.ranks, "rank")} fit on the free nodes and devices of pool ${capacity.pool} (${plural(capacity.nodes, "node")}).</p>
     ${warnings.map((warning) => html`<p class="warning">${sentence(warning)}.</p>`)}`;
 }
 

@@ -47,8 +47,8 @@ export function LogView({ book, ranks, containers, container, onContainer, rawHr
     ${lines.length ? html`<${Lines} lines=${lines} version=${version} ranks=${ranks} hasTimes=${hasTimes.value}
         search=${search.value} isLive=${book.state.value === "following"} chosen=${chosen} />`
       : book.state.value === "loading" ? html`<${Loading} rows=${6} label="Loading the log" />`
-      : refusal ? null : html`<${Empty} title=${search.value || rank.value ? "No line matches" : "Nothing has been printed yet"}>
-          ${search.value || rank.value ? "Search for something else, or for all ranks." : "Lines appear here as they come."}<//>`}
+      : refusal ? null : html`<${Empty} title=${search.value || rank.value ? "No line matches" : "No output yet"}>
+          ${search.value || rank.value ? "Search for something else, or for all ranks." : "New lines appear here at once."}<//>`}
     ${refusal ? html`<${Failure} error=${refusal} what="its log" />` : null}
     ${chosen.value ? html`<${Chosen} line=${chosen.value} onClose=${() => (chosen.value = null)} />` : null}
   </section>`;

@@ -55,17 +55,17 @@ const LINKS = [
   { href: "/queues", text: "Queues", key: "q" },
   { href: "/cluster", text: "Cluster", key: "c" },
   { href: "/launch", text: "Launch", key: "l" },
-  { href: "/usage", text: "Usage", key: "u", isRare: true, about: "Who used how many GPU hours, in which queue, on which days?" },
-  { href: "/history", text: "History", key: "h", isRare: true, about: "What stood at a time of the past, and what has become of it?" },
+  { href: "/usage", text: "Usage", key: "u", isRare: true, about: "GPU hours by user, queue and day." },
+  { href: "/history", text: "History", key: "h", isRare: true, about: "Workloads at a past time, and their state now." },
   { href: "/more", text: "More", key: "m" },
 ];
 /** The links of the page More. */
 const OTHERS = [
-  { href: "/nodes", text: "Nodes", key: "n", about: "Which nodes are ready, what do they offer, and who uses them? Take one out of use, and back." },
-  { href: "/templates", text: "Templates", key: "t", about: "Fields of launches that people use again: images, resources, volumes." },
-  { href: "/webhooks", text: "Webhooks", key: "k", about: "Where events are sent to, and what waits to be sent." },
+  { href: "/nodes", text: "Nodes", key: "n", about: "Nodes with their state, resources and workloads. Drain, disable and enable them." },
+  { href: "/templates", text: "Templates", key: "t", about: "Fields of launches for reuse: images, resources, volumes." },
+  { href: "/webhooks", text: "Webhooks", key: "k", about: "Receivers of events, and events that wait to be sent." },
   { href: "/dead", text: "Dead letters", key: "d", about: "Messages that could not be processed, and why. Send them again, or drop them." },
-  { href: "/tokens", text: "Tokens", key: "o", about: "Who may call the API, with which role, and until when." },
+  { href: "/tokens", text: "Tokens", key: "o", about: "Users who may call the API, with their roles and expiry times." },
 ];
 const MORE = [...LINKS.filter((link) => link.isRare), ...OTHERS];
 const ALL = [...LINKS, ...OTHERS];
@@ -80,7 +80,7 @@ const CONNECTION_HELP = {
   connecting: "The stream of events is being opened.",
   live: "Changes are shown as they happen.",
   slow: "There is no stream of events now (it needs Redis); the page asks again every few seconds.",
-  offline: "The API does not answer. What is shown is what was known last.",
+  offline: "The API does not answer. This page shows the last known state.",
   login: "Log in to see this page.",
 };
 const THEMES = { "": "System", light: "Light", dark: "Dark" };

@@ -81,7 +81,7 @@ export function OneNode({ name }) {
         <tbody>${node.ranks.map((held) => html`<tr key=${`${held.id}/${held.rank}`}><td><${State} word=${held.phase} /></td>
           <th scope="row"><a href=${pageOf(held.id)}>${held.id}</a></th><td class="number" data-label="Rank">${held.rank}</td><td class="number" data-label="GPUs">${held.gpus}</td>
           <td data-label="User">${held.user}</td><td data-label="Queue"><a class="plain" href=${`/queues/${encodeURIComponent(held.queue)}`}>${held.queue}</a></td></tr>`)}</tbody></table>`
-        : html`<${Empty} title="Nothing of Slipway runs here">${node.ready && node.schedulable ? "It takes new work." : "It takes no new work."}<//>`}</section>
+        : html`<${Empty} title="No workload of Slipway runs here">${node.ready && node.schedulable ? "It accepts new workloads." : "It accepts no new workloads."}<//>`}</section>
     ${node.taints.length ? html`<section><h2>Taints</h2><${Pairs} rows=${node.taints.map((each) => [each.key, [each.value, each.effect].filter(Boolean).join(": ")])} /></section>` : null}
     <section><h2>Offers</h2><${Pairs} rows=${Object.entries(node.allocatable)} /></section>
     <section><h2>Labels</h2><${Pairs} rows=${Object.entries(node.labels)} /></section>`;
@@ -102,8 +102,8 @@ function NodeActions({ node, reload }) {
   return html`<div class="actions">
     ${node.schedulable ? null : html`<${Action} label="Enable" style="primary" send=${send("enable")} />`}
     ${node.scheduling === "draining" ? null : html`<${Action} label="Drain" title=${`Drain ${node.name}?`} isDanger=${false} send=${send("drain")}>
-      <p>Nothing new is placed there. ${node.ranks.length ? `The ${ranks} there may finish.` : "Nothing runs there."}</p><//>`}
+      <p>No new workload is placed on it. ${node.ranks.length ? `The ${ranks} on it may finish.` : "No workload runs on it."}</p><//>`}
     ${node.scheduling === "disabled" ? null : html`<${Action} label="Disable" title=${`Disable ${node.name}?`} isDanger=${true} send=${send("disable")}>
-      <p>Nothing new is placed there. ${node.ranks.length ? `What has one of the ${ranks} there begins again elsewhere.` : "Nothing runs there."}</p><//>`}
+      <p>No new workload is placed on it. ${node.ranks.length ? `Workloads with one of the ${ranks} on it restart on other nodes.` : "No workload runs on it."}</p><//>`}
   </div>`;
 }

@@ -18,7 +18,7 @@ export function Queues({ name }) {
   return html`<div class="head"><h1 tabindex="-1">Queues</h1></div>
     <${Answered} answer=${queues} what="queues" rows=${4}>${(found) => {
       if (!found.items.length) {
-        return html`<${Empty} title="There is no queue">An administrator makes one with <code>kubectl apply</code>.<//>`;
+        return html`<${Empty} title="There are no queues">An administrator creates one with <code>kubectl apply</code>.<//>`;
       }
       const rows = treeOf(found.items);
       const busiest = [...rows].sort((a, b) => b.queue.pending - a.queue.pending)[0].queue.name;
@@ -140,7 +140,7 @@ function Waiting({ name, queues }) {
     ${queue.fairShare ? html`<${FairShare} name=${queue.name} share=${queue.fairShare} />` : null}
     <section><h2>Waiting in ${name} <small>${queue.pending.toLocaleString("en")}</small></h2>
       ${queue.pending > 1 || filter.value ? html`<div class="bar"><input type="search" placeholder="Filter by name, user or reason"
-        aria-label="Filter who waits" value=${filter.value} maxlength="200" onInput=${(event) => (filter.value = event.target.value)} />
+        aria-label="Filter waiting workloads" value=${filter.value} maxlength="200" onInput=${(event) => (filter.value = event.target.value)} />
         ${count && items.some(mayChange) ? html`<button type="button" disabled=${isGathering.value || words.value !== filter.value}
           onClick=${selectAll}>Select ${words.value.trim() ? `these ${count.toLocaleString("en")}` : "all"}</button>` : null}
         ${words.value.trim() ? html`<span class="soft" role="status">${count.toLocaleString("en")} of ${queue.pending.toLocaleString("en")}</span>` : null}</div>` : null}
@@ -158,7 +158,7 @@ function Promises({ queue }) {
   const limits = queue.evictionLimits ?? [];
   if (!queue.minRuntime && !limits.length) return null;
   return html`<section class="promises" aria-label=${`Evictions from ${queue.name}`}><h2>Evictions from ${queue.name}</h2>
-    ${queue.minRuntime ? html`<p>Work runs for ${queue.minRuntime} before it makes room for other work.</p>` : null}
+    ${queue.minRuntime ? html`<p>A workload runs for at least ${queue.minRuntime} before it may be evicted for other workloads.</p>` : null}
     ${limits.map((each) => html`<p key=${each.of}>${each.of ? html`Queue <b>${each.of}</b>` : html`Pool <b>${queue.pool}</b>`} allows
       ${` ${each.count} per ${each.per}, ${each.burst} at once: `}<b>${each.left} left now</b>${each.nextAt ? html`, one more at <time datetime=${each.nextAt}>${spellExact(each.nextAt)}</time>` : null}.</p>`)}
     </section>`;
@@ -185,7 +185,7 @@ function Windows({ pool, windows }) {
 // The past usage of the queue, its siblings and its users, if the pool considers past usage.
 function FairShare({ name, share }) {
   return html`<section><h2>Past use of ${name}</h2>
-    <p>Half of a use counts after ${share.halfLife}. Who has used less by weight goes first among equals.</p>
+    <p>Usage loses half of its weight in ${share.halfLife}. At equal priority, the queue or user with less usage by weight goes first.</p>
     <table class="list" aria-label=${`Past use of ${name} and its siblings`}>
       <thead><tr><th>Queue</th><th class="number">GPU-hours</th><th class="number">Used</th><th class="number">Weight</th></tr></thead>
       <tbody>${share.queues.map((each) => html`<tr key=${each.name}>

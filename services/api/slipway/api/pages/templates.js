@@ -25,14 +25,14 @@ export function Templates() {
   const isNew = param("new") !== "";
   const canMake = (me.value?.workspaces ?? []).some((workspace) => mayChange({ workspace }));
   return html`<div class="head"><h1 tabindex="-1">Templates</h1>${canMake && !isNew ? html`<a class="button primary" href="/templates?new=1">New template</a>` : null}</div>
-    <p class="soft">A template has fields of a launch. A launch that names it has these fields, unless it says otherwise.</p>
+    <p class="soft">A template has fields of a launch. A launch that names it has these fields, unless it sets them itself.</p>
     ${isNew ? html`<${NewTemplate} />` : null}
     <${Answered} answer=${answer} what="templates" rows=${3}>${({ items }) => items.length ? html`<table class="list" aria-label="Templates">
       <thead><tr><th>Name</th><th>Workspace</th><th>Made</th><th>Sets</th></tr></thead>
       <tbody>${items.map((each) => html`<tr key=${`${each.workspace}/${each.name}`}><th scope="row"><a href=${pageOfTemplate(each)}>${each.name}</a></th>
         <td data-label="Workspace">${each.workspace}</td><td data-label="Made"><${Ago} time=${each.createdAt} /></td>
         <td class="note">${Object.keys(each.body).join(", ") || "nothing"}</td></tr>`)}</tbody></table>`
-      : isNew ? null : html`<${Empty} title="There is no template">It spares people from writing an image, resources or volumes again with each launch.<//>`}<//>`;
+      : isNew ? null : html`<${Empty} title="There are no templates">A template stores an image, resources or volumes, so that launches need not repeat them.<//>`}<//>`;
 }
 
 function NewTemplate() {
@@ -59,7 +59,7 @@ export function Template({ name }) {
       <div class="actions"><a class="button primary" href=${`/launch?template=${encodeURIComponent(found.name)}&workspace=${encodeURIComponent(found.workspace)}`}>Launch with it</a>
         ${mayChange(found) && !isEdited.value ? html`<button type="button" onClick=${() => (isEdited.value = true)}>Change</button>` : null}
         ${mayChange(found) ? html`<${Action} label="Remove" title=${`Remove template ${found.name}?`} no="Keep it" isDanger=${true}
-          send=${async () => { await call("DELETE", apiPathOfTemplate(found)); go("/templates"); }}><p>What was launched with it is not touched.</p><//>` : null}</div></div>
+          send=${async () => { await call("DELETE", apiPathOfTemplate(found)); go("/templates"); }}><p>Workloads that were launched with it do not change.</p><//>` : null}</div></div>
     ${isEdited.value ? html`<${Editor} start=${toYaml(found.body)} isReady=${true} verb="Save" onLeave=${() => (isEdited.value = false)}
         save=${async (body) => { await call("PUT", `/templates/${encodeURIComponent(found.name)}`, { body: { workspace: found.workspace, body } }); isEdited.value = false; answer.reload(); }} />`
       : html`<section class="yaml"><div class="bar"><${Copy} text=${toYaml(found.body)} what="the YAML" /></div><pre tabindex="0" aria-label="The template as YAML">${toYaml(found.body)}</pre></section>`}`}<//>`;

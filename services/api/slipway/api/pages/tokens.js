@@ -8,8 +8,8 @@ export function Tokens() {
   const answer = useResource(isOurs ? "/tokens" : "", { isSlow: true, isAbout: () => false });
   const filter = useSignal("");
   return html`<div class="head"><h1 tabindex="-1">Tokens</h1></div>
-    <p class="soft">Tokens are made and revoked on the command line by who has the folder or the Secret that holds them: <code>slipway token create --help</code>. Only their hashes are kept.</p>
-    ${me.value && !isOurs ? html`<${Empty} title="There are no tokens of Slipway here">${me.value.auth === "none" ? "This installation has no login." : "The Kubernetes API server says who is who: its tokens are used here too."}<//>`
+    <p class="soft">Tokens are created and revoked on the command line, by users with access to the folder or Secret that contains them: <code>slipway token create --help</code>. Only their hashes are stored.</p>
+    ${me.value && !isOurs ? html`<${Empty} title="There are no tokens of Slipway here">${me.value.auth === "none" ? "This installation has no login." : "The Kubernetes API server authenticates users: its tokens are valid here too."}<//>`
       : html`<${Answered} answer=${answer} what="tokens" rows=${4}>${({ items }) => {
         const found = items.filter((each) => `${each.id} ${each.user} ${each.description}`.toLowerCase().includes(filter.value.toLowerCase()));
         return html`<div class="bar"><input type="search" placeholder="Filter by user, ID or description" aria-label="Filter tokens" value=${filter.value} onInput=${(event) => (filter.value = event.target.value)} /></div>

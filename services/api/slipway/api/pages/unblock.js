@@ -36,10 +36,10 @@ export function offerOf(id, workspace, change) {
   if (change.length !== 1) return null;
   const [first] = change;
   if (first.kind === "release") {
-    return { label: "Resume it", text: "It is held. It starts as soon as it fits.", isPermitted: mayChange({ workspace }), send: () => call("POST", `${apiPathOf(id)}/resume`, { body: {} }) };
+    return { label: "Resume it", text: "It is held. Once resumed, it starts as soon as it fits.", isPermitted: mayChange({ workspace }), send: () => call("POST", `${apiPathOf(id)}/resume`, { body: {} }) };
   }
   if (first.kind === "maxSlots") {
-    return { label: `Let job ${first.name} have ${plural(first.slots, "GPU")} more`, text: "Its limit is raised for everything of the job.", isPermitted: mayChange({ workspace }),
+    return { label: `Let job ${first.name} have ${plural(first.slots, "GPU")} more`, text: "The limit is raised for all workloads of the job.", isPermitted: mayChange({ workspace }),
       send: () => raise(first.name, workspace, first.slots) };
   }
   return null;

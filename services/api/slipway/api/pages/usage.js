@@ -48,14 +48,14 @@ export function Usage() {
       <label>to <input type="date" value=${to} min=${from} onChange=${(event) => setParam("to", event.target.value)} /></label>
     </div>
     ${filters.length ? html`<p class="filters">Only ${filters.map(([name, value]) => html`<button key=${name} type="button" class="filter"
-      aria-label=${`Only ${name} ${value}: take this away`} onClick=${() => setParam(name, "")}>${name} <b>${value}</b> ×</button>`)}</p>` : null}
+      aria-label=${`Only ${name} ${value}: remove this filter`} onClick=${() => setParam(name, "")}>${name} <b>${value}</b> ×</button>`)}</p>` : null}
     ${perDay && perDay.items.length > 1 ? html`<${DayChart} days=${perDay.items.map((row) => ({ day: row.by.day, value: row.slotSeconds / HOUR_S }))} unit="GPU hours" label="GPU hours by day" />` : null}
     <${Answered} answer=${answer} what="the usage" rows=${5}>${(found) => found.items.length
       ? html`<${by === GPU_TYPE ? Types : Sums} by=${by} found=${found} used=${gpuDays.data?.isConfigured ? gpuDays.data : null} />`
-      : html`<${Empty} title=${by === GPU_TYPE ? "No GPU was used" : "Nothing was used"}>From ${from} to ${to} nothing ran${by === GPU_TYPE ? " on GPUs" : ""}${filters.length ? " that this looks at" : ""}. Choose more days.<//>`}<//>
+      : html`<${Empty} title=${by === GPU_TYPE ? "No GPU was used" : "Nothing was used"}>From ${from} to ${to} no workload ran${by === GPU_TYPE ? " on GPUs" : ""}${filters.length ? " that matches the filters" : ""}. Choose more days.<//>`}<//>
     ${by === GPU_TYPE ? html`<${ByModel} answer=${gpuDays} />` : null}
     ${gpuDays.error && by !== GPU_TYPE ? html`<p class="warning" role="status">${sentence(gpuDays.error.message)}</p>` : null}
-    <p class="soft">Days are those of UTC. GPU hours are counted from the moment that a workload gets its GPUs until it gives them back.</p>
+    <p class="soft">Days are those of UTC. GPU hours are counted from the moment that a workload gets its GPUs until it releases them.</p>
     <${GpuUseNow} />`;
 }
 
@@ -70,14 +70,14 @@ function Types({ found }) {
   return html`<table class="list usage" aria-label="GPU hours by flavor"><thead><tr><th>GPU type</th><th class="number">GPU hours</th><th>Compared</th><th class="number">Share</th></tr></thead>
       <tbody>${items.map((each) => html`<tr key=${each.by.gpuType}>${row(each.by.gpuType, each, true)}</tr>`)}</tbody>
       <tfoot><tr>${row("All", found.total, false)}</tr></tfoot></table>
-    ${items.some((each) => !each.by.gpuType) ? html`<p class="soft">Types are the flavors of a pool. Work counts under <i>no flavor</i> where its pool had none when it got its GPUs.</p>` : null}`;
+    ${items.some((each) => !each.by.gpuType) ? html`<p class="soft">Types are the flavors of a pool. Usage is listed under <i>no flavor</i> if the pool had none when the workload got its GPUs.</p>` : null}`;
 }
 
 // How busy the GPUs of each model were, by the figures of the cluster's Prometheus, which has its own names for models.
 function ByModel({ answer }) {
   if (!answer.data?.isConfigured && !answer.error) return null;
-  return html`<h2>How busy the GPUs were</h2><${Answered} answer=${answer} what="the figures of GPUs" rows=${3}>${(found) => {
-    if (!found.items.length) return html`<${Empty} title="No GPU was held">From ${found.from} to ${found.to} Prometheus has no figures of GPUs that work held.<//>`;
+  return html`<h2>How busy the GPUs were</h2><${Answered} answer=${answer} what="the use of GPUs" rows=${3}>${(found) => {
+    if (!found.items.length) return html`<${Empty} title="No GPU was held">From ${found.from} to ${found.to} Prometheus has no data on GPUs that workloads held.<//>`;
     const items = [...found.items].sort((a, b) => b.heldSeconds - a.heldSeconds);
     const row = (name, each) => html`<th scope="row">${name || html`<span class="soft">not named</span>`}</th>
       <td class="number" data-label="GPU hours held">${spellHours(each.heldSeconds / HOUR_S)}</td>
@@ -97,7 +97,7 @@ function Sums({ by, found, used }) {
   const items = [...found.items].sort((a, b) => by === "day" ? (a.by.day < b.by.day ? 1 : -1) : b.slotSeconds - a.slotSeconds || b.runningSeconds - a.runningSeconds);
   const most = Math.max(...items.map((row) => row.slotSeconds), 0);
   return html`<table class="list usage" aria-label=${`Usage by ${by}`}>
-    <thead><tr><th>${BYS[by]}</th><th class="number">GPU hours</th>${used ? html`<th class="number" title="as far as the GPUs were busy, by the figures of Prometheus">Used</th>` : null}<th>Compared</th><th class="number">Share</th><th class="number">Running</th>
+    <thead><tr><th>${BYS[by]}</th><th class="number">GPU hours</th>${used ? html`<th class="number" title="GPU hours, weighted by how busy the GPUs were, from Prometheus">Used</th>` : null}<th>Compared</th><th class="number">Share</th><th class="number">Running</th>
       <th class="number">Time run</th><th class="number">Admitted</th><th class="number">Mean wait</th><th class="number">Ended</th></tr></thead>
     <tbody>${items.map((row) => html`<tr key=${row.by[by]}>
       <th scope="row">${row.by[by] ? html`<a href=${inside(by, row.by[by])}>${row.by[by]}</a>` : html`<span class="soft">none</span>`}</th>
@@ -114,10 +114,10 @@ function Figures({ row, most, whole, used }) {
     ${used === undefined ? null : html`<td class="number" data-label="Used">${used?.heldSeconds ? html`${spellHours(used.usedSeconds / HOUR_S)} <small title="of the time that they were held">${Math.round(used.percent)} %</small>` : dash()}</td>`}
     <td class="wide">${most ? html`<${Meter} used=${row.slotSeconds} whole=${most} label=${plural(Number(trim(hours).replaceAll(",", "")), "GPU hour")} />` : null}</td>
     <td class="number" data-label="Share">${whole ? `${Math.round((100 * row.slotSeconds) / whole)} %` : dash()}</td>
-    <td class="number" data-label="Running" title="of the GPU hours, those in which the workload ran; the rest is pulling, starting and ending">${row.slotSeconds ? `${Math.round((100 * running) / row.slotSeconds)} %` : dash()}</td>
+    <td class="number" data-label="Running" title="part of the GPU hours in which the workload ran; the rest is pulling, starting and ending">${row.slotSeconds ? `${Math.round((100 * running) / row.slotSeconds)} %` : dash()}</td>
     <td class="number" data-label="Time run">${row.runningSeconds ? spellDuration(row.runningSeconds) : dash()}</td>
     <td class="number" data-label="Admitted">${row.admitted}</td>
-    <td class="number" data-label="Mean wait" title="how long what was admitted had waited, on average">${row.admitted ? spellDuration(row.waitedSeconds / row.admitted) : dash()}</td>
+    <td class="number" data-label="Mean wait" title="average wait before admission">${row.admitted ? spellDuration(row.waitedSeconds / row.admitted) : dash()}</td>
     <td class="number" data-label="Ended">${row.ended}</td>`;
 }
 

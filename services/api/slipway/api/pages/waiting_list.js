@@ -71,12 +71,12 @@ export function WaitingList({ name, words, selected, onSelect, onAnswer }) {
   useEffect(() => {
     if (chosen && hasCount && !words) toChosen(chosen, name, rows.goTo);
   }, [hasCount]);
-  if (!kept.current) return html`<${Answered} answer=${answer} what=${`those that wait in ${name}`} rows=${4}>${() => null}<//>`;
+  if (!kept.current) return html`<${Answered} answer=${answer} what=${`the workloads that wait in ${name}`} rows=${4}>${() => null}<//>`;
   if (!count) {
-    return words.trim() ? html`<${Empty} title="Nobody is called that">Of those that wait in ${name}, none has these words in its name, user or reason.<//>`
-      : html`<${Empty} title="Nothing waits here">What is launched into this queue starts as soon as it fits.<//>`;
+    return words.trim() ? html`<${Empty} title="No workload matches">No workload that waits in ${name} has these words in its name, user or reason.<//>`
+      : html`<${Empty} title="No workload waits here">A workload that is launched into this queue starts as soon as it fits.<//>`;
   }
-  return html`${answer.error ? html`<${Answered} answer=${{ data: null, error: answer.error }} what=${`those that wait in ${name}`}>${() => null}<//>` : null}
+  return html`${answer.error ? html`<${Answered} answer=${{ data: null, error: answer.error }} what=${`the workloads that wait in ${name}`}>${() => null}<//>` : null}
     <table class="list waiting" aria-label=${`Waiting in ${name}`} aria-rowcount=${count + 1}>
     <thead><tr aria-rowindex="1"><th class="place">Place</th><th class="of-name">Name</th><th class="of-user">User</th><th class="number">GPUs</th><th class="number ahead">GPUs ahead</th>
       <th class="number priority">Priority</th><th class="since">Waits</th><th>Why</th></tr></thead>
@@ -110,7 +110,7 @@ function waitingRowOf({ each, index, isOpen, isSelected, onSelect }) {
       <th scope="row" title=${each.name}><a href=${pageOf(each.id)}>${each.name}</a> <small>${each.kind}</small></th>
       <td data-label="User" title=${each.user}>${each.user}</td>
       <td class="number" data-label="GPUs">${each.slots || html`<span class="soft">–</span>`}</td>
-      <td class="number" data-label="GPUs ahead" title="GPUs that those before it ask for">${each.slotsAhead ?? 0}</td>
+      <td class="number" data-label="GPUs ahead" title="GPUs that the workloads before it request">${each.slotsAhead ?? 0}</td>
       <td class="number" data-label="Priority">${each.priority}</td>
       <td data-label="Waits"><${Lasted} from=${each.since} /></td>
       <td class="why"><button type="button" class="chip" aria-expanded=${String(isOpen)} onClick=${toggle}>${spaced(each.code)}</button>

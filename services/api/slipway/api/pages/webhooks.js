@@ -19,7 +19,7 @@ export function Webhooks() {
     ${isNew ? html`<${NewWebhook} onMade=${(view) => { made.value = view; answer.reload(); go("/webhooks"); }} />` : null}
     <${Answered} answer=${answer} what="webhooks" rows=${3}>${({ items }) => items.length
       ? items.map((each) => html`<${Webhook} key=${each.name} webhook=${each} reload=${answer.reload} onKey=${(view) => (made.value = view)} />`)
-      : isNew ? null : html`<${Empty} title="There is no webhook">Make one to tell a chat, a pipeline or a dashboard what happens here.<//>`}<//>`;
+      : isNew ? null : html`<${Empty} title="There are no webhooks">Create one to send events to a chat, a pipeline or a dashboard.<//>`}<//>`;
 }
 
 function NewKey({ webhook }) {
@@ -39,16 +39,16 @@ function Webhook({ webhook, reload, onKey }) {
   return html`<section class="card webhook"><div class="head"><h2>${webhook.name} <span class="state tone-${tone}">${word}</span></h2>
       ${mayAdminister() ? html`<div class="actions">
         <${Action} label="Try it" send=${async () => { tried.value = await call("POST", `${path}/test`, { body: {} }); }} />
-        <${Action} label=${webhook.enabled ? "Pause" : "Go on"} send=${() => change({ enabled: !webhook.enabled })} />
+        <${Action} label=${webhook.enabled ? "Pause" : "Continue"} send=${() => change({ enabled: !webhook.enabled })} />
         <${Action} label="New key" title=${`Give ${webhook.name} a new key?`} isDanger=${true} no="Keep the old one" send=${() => change({ rotateSecret: true })}>
           <p>From now on messages are signed with the new key. A receiver that has the old one refuses them.</p><//>
         <${Action} label="Remove" title=${`Remove ${webhook.name}?`} isDanger=${true} no="Keep it" send=${async () => { await call("DELETE", path); reload(); }}>
-          <p>What it was still to be sent is dropped${webhook.backlog ? `: ${plural(webhook.backlog, "message")}` : ""}.</p><//></div>` : null}</div>
+          <p>Messages that wait to be sent are dropped${webhook.backlog ? `: ${plural(webhook.backlog, "message")}` : ""}.</p><//></div>` : null}</div>
     ${webhook.description ? html`<p>${webhook.description}</p>` : null}
     <dl class="pairs"><dt>To</dt><dd><code>${webhook.url}</code></dd>
-      <dt>Events</dt><dd>${webhook.events.join(", ") || "all"}${webhook.results.length ? `, of what ended as ${webhook.results.join(" or ")}` : ""}</dd>
+      <dt>Events</dt><dd>${webhook.events.join(", ") || "all"}${webhook.results.length ? `, only ends with result ${webhook.results.join(" or ")}` : ""}</dd>
       <dt>Workspaces</dt><dd>${webhook.workspaces.join(", ") || "all"}</dd>
-      <dt>Waiting to be sent</dt><dd>${webhook.backlog ?? "not known while Redis is away"}</dd>
+      <dt>Waiting to be sent</dt><dd>${webhook.backlog ?? "unknown while Redis is unavailable"}</dd>
       <dt>Made</dt><dd><${Ago} time=${webhook.createdAt} /></dd></dl>
     ${webhook.warnings.map((text) => html`<p key=${text} class="warning">${sentence(text)}.</p>`)}
     ${tried.value ? html`<p role="status" class=${tried.value.delivered ? "" : "bad"}>${tried.value.delivered ? `Accepted with status ${tried.value.status}` : `Not accepted: ${tried.value.detail}`}
@@ -82,12 +82,12 @@ function NewWebhook({ onMade }) {
   const boxes = (name, words) => html`<div class="boxes">${words.map((word) => html`<label key=${word}><input type="checkbox" checked=${fields.value[name].has(word)} onChange=${toggle(name, word)} /> ${word}</label>`)}</div>`;
   const isTold = refusal.value?.errors?.some((each) => ["url", "name", "description", "workspaces"].some((name) => each.pointer.startsWith(`/${name}`)));
   return html`<form class="card" onSubmit=${send} aria-label="New webhook"><h2>New webhook</h2>
-    <${Field} name="url" label="Address of the receiver" hint="a whole address, with https" error=${wrong("url")}>${box("url", { type: "text", class: "mono" })}<//>
-    <div class="row"><${Field} name="name" label="Name" hint="made up when empty" error=${wrong("name")}>${box("name", { maxlength: 40 })}<//>
+    <${Field} name="url" label="Address of the receiver" hint="a complete address, with https" error=${wrong("url")}>${box("url", { type: "text", class: "mono" })}<//>
+    <div class="row"><${Field} name="name" label="Name" hint="generated when empty" error=${wrong("name")}>${box("name", { maxlength: 40 })}<//>
       <${Field} name="workspaces" label="Workspaces" hint="names with commas between them; empty: all" error=${wrong("workspaces")}>${box("workspaces")}<//></div>
     <${Field} name="description" label="Description" error=${wrong("description")}>${box("description", { maxlength: 256 })}<//>
     <fieldset><legend>Events</legend><p class="soft">None chosen: all of them.</p>${boxes("events", facts.events)}</fieldset>
-    <fieldset><legend>Only of what ended as</legend><p class="soft">None chosen: whatever the end.</p>${boxes("results", facts.results)}</fieldset>
+    <fieldset><legend>Only ends with these results</legend><p class="soft">None chosen: ends with any result.</p>${boxes("results", facts.results)}</fieldset>
     ${refusal.value && !isTold ? html`<${Refused} error=${refusal.value} />` : null}
     <p class="actions"><button class="primary" disabled=${!fields.value.url.trim() || isBusy.value}>Make it</button><a class="button" href="/webhooks">Cancel</a></p></form>`;
 }

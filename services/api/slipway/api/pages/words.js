@@ -28,7 +28,7 @@ export function wordsOf(line) {
       word = (word ?? "") + letter;
     }
   }
-  if (quote) throw new Error(`a ${quote} has no end`);
+  if (quote) throw new Error(`a ${quote} is not closed`);
   if (word !== null) words.push(word);
   return words;
 }

@@ -47,7 +47,7 @@ function ArchivedLog({ id, gone }) {
   if (!end.data) return html`<${Failure} error=${gone} what="this workload" isPage=${true} />`;
   const ranks = 1 + Math.max(0, ...end.data.items.map((line) => line.rank));
   return html`<div class="head workload"><h1 tabindex="-1">${id}</h1></div>
-    <p class="soft">This workload is gone. Its log is archived.</p>
+    <p class="soft">This workload was deleted. Its log is archived.</p>
     <${LogView} book=${book} ranks=${ranks} containers=${[]} container="" onContainer=${() => {}} rawHref=${`/api/v1${path}`} />`;
 }
 
@@ -115,8 +115,8 @@ function Story({ view, reload }) {
 
 // The tab alone opens no shell: a user may reach the tab just with the arrow keys, so a button must be pressed.
 function NoTerminal({ view, isPossible, onOpen }) {
-  if (!mayChange(view)) return html`<${Empty} title="No terminal">A terminal takes the right to change the workload.<//>`;
-  if (!isPossible) return html`<${Empty} title="No terminal">A terminal opens in a rank that runs.<//>`;
+  if (!mayChange(view)) return html`<${Empty} title="No terminal">A terminal requires the permission to change the workload.<//>`;
+  if (!isPossible) return html`<${Empty} title="No terminal">A terminal can be opened only in a running rank.<//>`;
   return html`<${Empty} title="A shell in a rank">It runs in a container of the workload. What you stop or change there affects the workload.
     <p><button type="button" class="primary" onClick=${onOpen}>Open a shell</button></p><//>`;
 }
@@ -137,8 +137,8 @@ function Cause({ view, book }) {
   return html`<section class="card notice tone-bad" aria-label="Cause" role="status">
     <h2>${view.reason ? sentence(spaced(view.reason)) : view.state}</h2>
     <p>${sentence(view.message)}${view.message ? "." : ""}</p>
-    ${words.length ? html`<p class="soft">The last it printed:</p><pre class="words">${words.map((line) => `${plainText(line.text)}\n`)}</pre>`
-      : book.state.value === "loading" ? html`<${Loading} rows=${2} label="Loading its last words" />` : null}
+    ${words.length ? html`<p class="soft">Its last output:</p><pre class="words">${words.map((line) => `${plainText(line.text)}\n`)}</pre>`
+      : book.state.value === "loading" ? html`<${Loading} rows=${2} label="Loading its last output" />` : null}
   </section>`;
 }
 
@@ -187,10 +187,10 @@ function Ranks({ view, book }) {
   const most = useSignal(RANKS_SHOWN);
   const rows = ranksOf(view, pods.data?.items ?? []);
   if (!rows.some((row) => row.node)) {
-    return html`<${Empty} title=${view.phase === WAITS ? "No rank has a node yet" : "Nothing is known of its ranks"}>${plural(rows.length, "rank")} ${rows.length === 1 ? "starts" : "start together"}, or not at all.<//>`;
+    return html`<${Empty} title=${view.phase === WAITS ? "No rank has a node yet" : "Its ranks are not known"}>${plural(rows.length, "rank")} ${rows.length === 1 ? "starts" : "start together"}, or not at all.<//>`;
   }
   return html`<table class="list ranks" aria-label="Ranks">
-    <thead><tr><th class="number">Rank</th><th>State</th><th>Node</th><th class="number">GPUs</th><th class="number">Restarts</th>${rows.length > 1 ? html`<th title="Whether the others can reach it: it has an address">Rendezvous</th>` : null}<th>Started</th><th>Last line</th></tr></thead>
+    <thead><tr><th class="number">Rank</th><th>State</th><th>Node</th><th class="number">GPUs</th><th class="number">Restarts</th>${rows.length > 1 ? html`<th title="Whether the other ranks can reach it: it has an address">Rendezvous</th>` : null}<th>Started</th><th>Last line</th></tr></thead>
     <tbody>${rows.slice(0, most.value).map((row) => {
       const line = book.lastOf.get(row.rank);
       const text = line ? plainText(line.text) : "";
@@ -214,7 +214,7 @@ function UsageOfOne({ view }) {
   const query = new URLSearchParams({ id: view.id, workspace: view.workspace, from });
   const answer = useResource(`/usage/raw?${query}`, { isAbout: (event) => event.subject === view.id, isSlow: true });
   return html`<${Answered} answer=${answer} what="its usage" rows=${4}>${({ items: [row] }) => {
-    if (!row) return html`<${Empty} title="Nothing is counted yet">Its time counts from its first phase on.<//>`;
+    if (!row) return html`<${Empty} title="No usage yet">Usage is counted from its first phase on.<//>`;
     const phases = facts.phases.filter((phase) => row.seconds[phase]);
     return html`<section aria-label="Usage"><dl class="pairs">
         <dt>GPU hours</dt><dd>${trim(row.slotSeconds / HOUR_S)}</dd>
@@ -224,7 +224,7 @@ function UsageOfOne({ view }) {
       ${phases.length ? html`<table class="list usage" aria-label="Time in each phase"><thead><tr><th>Phase</th><th class="number">Time</th><th>Compared</th></tr></thead>
         <tbody>${phases.map((phase) => html`<tr key=${phase}><td><${State} word=${phase} /></td><td class="number" data-label="Time">${spellDuration(row.seconds[phase])}</td>
           <td class="wide"><${Meter} used=${row.seconds[phase]} whole=${Math.max(...Object.values(row.seconds))} label=${spellDuration(row.seconds[phase])} /></td></tr>`)}</tbody></table>` : null}
-      <p class="soft">All attempts together, from ${from} on. GPU hours count from the moment that it gets its GPUs until it gives them back.
+      <p class="soft">All attempts together, from ${from} on. GPU hours are counted from the moment that it gets its GPUs until it releases them.
         <a href=${`/usage?by=day&user=${encodeURIComponent(view.user)}`}>The usage of ${view.user}</a></p></section>`;
   }}<//>`;
 }
@@ -248,7 +248,7 @@ function ranksOf(view, pods) {
 function Events({ view }) {
   const answer = useResource(`${apiPathOf(view.id)}/events?follow=false`, { isAbout: (event) => event.subject === view.id });
   return html`<${Answered} answer=${answer} what="its events" rows=${4}>${({ items }) => html`<table class="list events" aria-label="Events">
-    <thead><tr><th>Time</th><th>Event</th><th class="number">Attempt</th><th>Phase</th><th>What is known</th></tr></thead>
+    <thead><tr><th>Time</th><th>Event</th><th class="number">Attempt</th><th>Phase</th><th>Details</th></tr></thead>
     <tbody>${items.map((event) => html`<tr key=${event.id}>
       <td><time title=${spellExact(event.time)}>${spellClock(event.time)}</time> <small><${Ago} time=${event.time} /></small></td>
       <th scope="row">${sentence(event.type.split(".").at(-1))}</th>

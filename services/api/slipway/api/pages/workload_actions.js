@@ -27,10 +27,10 @@ export function WorkloadActions({ view, reload }) {
     ${isOpenable(view) ? html`<a class="button primary" href=${view.links.proxy} target="_blank" rel="noopener">Open</a>` : null}
     ${isMine && view.hold ? html`<${Action} label="Resume" send=${send("resume")} />` : null}
     ${isMine && waits && !view.hold ? html`<${Action} label="Hold" title=${`Hold ${view.name}?`} isDanger=${false} send=${send("hold")}>
-      <p>It does not start before somebody resumes it.</p><//>` : null}
+      <p>It does not start until a user resumes it.</p><//>` : null}
     ${isMine && !isEnding ? html`<${Priority} view=${view} reload=${reload} />` : null}
     ${isMine && !waits && !isEnding && view.spec.preemptible ? html`<${Action} label="Preempt" title=${`Preempt ${view.name}?`} isDanger=${true} no="Let it run" send=${send("preempt")}>
-      <p>Its ranks are asked to save their work and end. Then it waits in its queue, and goes on from what it saved.</p><//>` : null}
+      <p>Its ranks are asked to save their work and end. It then waits in its queue, and continues from its saved work.</p><//>` : null}
     <a class="button" href=${view.links.trace}>Trace</a>
     <a class="button" href=${`/launch?from=${encodeURIComponent(view.id)}`}>Launch again</a>
     ${isMine ? html`<${Action} key=${isEnding} label=${isEnding ? "Kill at once" : "Kill"} title=${`Kill ${view.name}?`} isDanger=${true} no="Keep it" send=${send("kill", isEnding ? { force: true } : {})}>
@@ -39,10 +39,10 @@ export function WorkloadActions({ view, reload }) {
 }
 
 function whatKillMeans(view, isEnding) {
-  if (isEnding) return "Its pods are ended at once, without time to save anything.";
-  if (view.phase === WAITS) return "It leaves its queue. Nothing of it has started.";
+  if (isEnding) return "Its pods are killed at once, without time to save their work.";
+  if (view.phase === WAITS) return "It leaves its queue. None of its ranks has started.";
   const ranks = rankCount(view);
-  return `${ranks === 1 ? "Its rank gets" : `Its ${ranks} ranks get`} a signal, and some time to end. What is not saved by then is lost.`;
+  return `${ranks === 1 ? "Its rank gets" : `Its ${ranks} ranks get`} a signal, and some time to end. Work that is not saved by then is lost.`;
 }
 
 function Priority({ view, reload }) {

@@ -33,8 +33,8 @@ from slipway.model.lifecycle import Phase
 
 SOURCE = "proxy"
 _APART = (
-    "a browser that is logged in opens pages of workloads in origins of their own (SLIPWAY_PROXY_DOMAIN), so that they "
-    "cannot speak for you; or use slipway port-forward"
+    "a logged-in browser opens the page of a workload only in an origin of its own (SLIPWAY_PROXY_DOMAIN), so that "
+    "the page cannot act in your name; or use slipway port-forward"
 )
 PATH = "/proxy/{id}/{path:path}"
 STREAM_KIND = "proxy"
@@ -191,7 +191,7 @@ def _led_to_login(request: Request) -> Response:
         return login.to_login(request)
     path = spelled_address(request.scope)
     if parts.sessions.has_refused(request):
-        return login.lead_back(request, path, "Your ticket for this workload has ended, or you have logged out.")
+        return login.lead_back(request, path, "Your access to this workload has expired, or you have logged out.")
     return RedirectResponse(login.own_origin(request) + path, status_code=303)
 
 
@@ -229,7 +229,7 @@ def _check_scheme(target: ProxyTarget) -> None:
     if target.scheme == "tcp":
         raise InvalidError(
             f"port {target.port} of {target.allocation} speaks TCP: slipway port-forward {target.allocation} "
-            f"{target.port} leads a port of your machine to it"
+            f"{target.port} forwards a port of your machine to it"
         )
 
 

@@ -153,7 +153,7 @@ class EarlyStream(httpcore2.AsyncNetworkStream):
             if not writing.done():
                 await asyncio.wait({writing}, timeout=STILL_S)
             if not writing.done():
-                raise httpcore2.WriteError("the workload has answered and reads no further")
+                raise httpcore2.WriteError("the workload has answered and does not read the rest of the body")
             writing.result()
         except httpcore2.WriteError:
             self._is_reset = self._second is not None and writing.done()
@@ -195,7 +195,7 @@ class EarlyStream(httpcore2.AsyncNetworkStream):
                     upload.hear(is_refusal=False)
                     at = interim.end()
                 if at > _INTERIM_BYTES_MAX:
-                    raise httpcore2.RemoteProtocolError("the workload sends interim answers without end")
+                    raise httpcore2.RemoteProtocolError("the workload sends too many interim answers")
                 rest = bytes(received[at : at + _READ_BYTES])
                 if len(rest) >= _STATUS_BYTES and not _is_interim(rest):
                     final = _FINAL.match(rest)

@@ -99,7 +99,7 @@ class HttpForwarder:
                 f"(SLIPWAY_PROXY_TIMEOUT_S); slipway logs {target.allocation} shows what it prints"
             ) from error
         except httpx2.HTTPError as error:
-            raise BadGatewayError(f"{target.allocation} gave no proper answer: {type(error).__name__}") from error
+            raise BadGatewayError(f"{target.allocation} sent an invalid answer: {type(error).__name__}") from error
 
         async def touching_send(message: Message) -> None:
             touch()
@@ -136,13 +136,13 @@ class HttpForwarder:
     ) -> None:
         own = (target.authority, request.headers.get("host", ""))
         if not 200 <= response.status_code <= STATUS_MAX:
-            raise BadGatewayError(f"{target.allocation} gave no proper answer: status {response.status_code}")
+            raise BadGatewayError(f"{target.allocation} sent an invalid answer: status {response.status_code}")
         is_chunked = "transfer-encoding" in response.headers
         try:
             fields = response_fields(raw_fields(response.headers.raw), own=own, prefix=target.prefix)
             head = wire_fields(without_length(fields, status=response.status_code, is_chunked=is_chunked))
         except ValueError as error:
-            raise BadGatewayError(f"{target.allocation} gave no proper answer: {error}") from error
+            raise BadGatewayError(f"{target.allocation} sent an invalid answer: {error}") from error
         await send({"type": "http.response.start", "status": response.status_code, "headers": head})
         await first_of(
             self._pump(response, send, target), _until_left(request.receive, uploaded), self._until_drained(response)
@@ -167,7 +167,11 @@ class HttpForwarder:
                 await turns.passed()
         except httpx2.HTTPError as error:
             # The status is already sent, so only a closed connection can show the client that the answer is incomplete.
-            _log.warning("workload broke off its answer", allocation=target.allocation, error=type(error).__name__)
+            _log.warning(
+                "answer of the workload ended before it was complete",
+                allocation=target.allocation,
+                error=type(error).__name__,
+            )
             return
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -136,7 +136,7 @@ async def _connect(
         refusal.raw_headers = [*kept, (b"content-length", str(len(refusal.body)).encode())]
         return refusal
     except (InvalidHandshake, InvalidURI) as error:
-        raise BadGatewayError(f"{target.allocation} speaks no WebSocket here") from error
+        raise BadGatewayError(f"{target.allocation} does not accept a WebSocket at this path") from error
     except (OSError, TimeoutError) as error:
         raise NotListeningError(f"{target.allocation} does not answer on port {target.port} yet") from error
 
@@ -170,7 +170,7 @@ def _head(socket: WebSocket, target: ProxyTarget, answer: "WireResponse") -> lis
     try:
         return wire_fields(handshake_fields(answer.headers.raw_items(), own=own, prefix=target.prefix))
     except ValueError as error:
-        raise BadGatewayError(f"{target.allocation} gave no proper answer: {error}") from error
+        raise BadGatewayError(f"{target.allocation} sent an invalid answer: {error}") from error
 
 
 async def _to_workload(socket: WebSocket, upstream: "ClientConnection", touch: Callable[[], None]) -> None:

@@ -166,8 +166,8 @@ class Targets:
         is_same = pod is not None and pod.metadata.uid == target.pod_uid
         if pod is None or not is_same or pod.status.phase != "Running" or pod.status.pod_ip != target.host:
             raise NotListeningError(
-                f"pod {target.pod} of {target.allocation} does not run at {target.host} any more; the address may "
-                "belong to another pod by now, and was sent nothing"
+                f"pod {target.pod} of {target.allocation} no longer runs at {target.host}; nothing was sent, "
+                "because the address may belong to another pod now"
             )
 
     def forget(self, given: str) -> None:
@@ -211,14 +211,14 @@ def check_pod_address(
         address = None
     # A zone names an interface of this machine, so no pod has such an address; it also breaks comparisons.
     if address is None or "%" in text:
-        raise ForbiddenError(f"pod {pod.metadata.name} says that its address is {text[:80]!r}, which is none")
+        raise ForbiddenError(f"pod {pod.metadata.name} has the address {text[:80]!r}, which is not valid")
     if is_within(address, allowed):
         return
     own = inner(address)
     if pod.spec.host_network or normal_text(text) == normal_text(pod.status.host_ip):
-        kind = "its node's own"
+        kind = "that of its own node"
     elif own.is_loopback or own.is_unspecified:
-        kind = "the api's own machine"
+        kind = "that of the api's own machine"
     elif is_a_nodes(normal_text(text)):
         kind = "that of a node"
     elif own.is_link_local:
@@ -226,16 +226,16 @@ def check_pod_address(
     elif is_within(own, METADATA):
         kind = "that of a cloud's metadata service"
     elif own.is_multicast or is_within(own, _OF_NO_MACHINE):
-        kind = "that of no machine"
+        kind = "a multicast or reserved address"
     elif is_within(own, _TRANSLATED):
-        kind = "one that leads to another"
+        kind = "a translated address"
     elif is_ours(own):  # last: sockets can be bound to multicast addresses too
-        kind = "the api's own machine"
+        kind = "that of the api's own machine"
     else:
         return
     raise ForbiddenError(
-        f"the address {text} of pod {pod.metadata.name} is {kind}: the proxy leads to addresses of pods only; use "
-        "kubectl port-forward, or let an operator allow the network with SLIPWAY_PROXY_NETWORKS"
+        f"the address {text} of pod {pod.metadata.name} is {kind}: the proxy connects only to addresses of pods; "
+        "use kubectl port-forward, or ask an operator to allow the network with SLIPWAY_PROXY_NETWORKS"
     )
 
 

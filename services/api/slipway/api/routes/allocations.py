@@ -62,7 +62,9 @@ from slipway.streams.ports import SpanRecord
 TAG = "allocations"
 ROOT = "/api/v1/allocations/{id}"
 FORESEE = Query(
-    "foresee", "also ask the planner for the smallest change and the estimated start; takes longer", "boolean"
+    "foresee",
+    "true: also compute the smallest change that would let it start and the estimated start; takes longer",
+    "boolean",
 )
 NODES_SHOWN_MAX = 4
 CHANGEABLE_LIMITS = ("maxRuntime", "idleTimeout", "pendingTimeout")
@@ -113,7 +115,7 @@ async def _permit_beyond_queue(request: Request, found: Allocation) -> None:
     if await principal_of(request).may(LIMITS, found.metadata.namespace):
         return
     limit = found.spec.max_runtime_override or await queue_limit(parts_of(request).catalog, found)
-    detail = f"queue {found.spec.queue} lets it run for {limit} at most; ask for less, or ask an administrator for more"
+    detail = f"queue {found.spec.queue} permits at most {limit}; ask for less, or ask an administrator for more"
     raise InvalidError(f"maxRuntime: {detail}", fields=(FieldError("/maxRuntime", detail),))
 
 
@@ -178,7 +180,8 @@ async def forget(request: Request) -> Response:
     if not silent:
         where = f" ({', '.join(sorted(on)[:NODES_SHOWN_MAX])})" if on else ""
         raise ConflictError(
-            f"every node that allocation {id_of(found)} is on{where} answers: nothing of it is lost; to end it, kill it"
+            f"every node that allocation {id_of(found)} is on{where} answers: none of its ranks is lost; to "
+            "end it, kill it"
         )
     return _answer(request, await parts.changes.forget(found, silent), status=202)
 
@@ -386,12 +389,12 @@ ONCE_ENDED = {200: (AllocationView,)}
 """Further answers of the verbs that end an allocation: 200 when it has already ended."""
 
 ENDPOINTS = (
-    Endpoint(method="GET", path=ROOT, handler=get, summary="One allocation", tag=TAG, answer=AllocationView),
+    Endpoint(method="GET", path=ROOT, handler=get, summary="Show an allocation", tag=TAG, answer=AllocationView),
     Endpoint(
         method="PATCH",
         path=ROOT,
         handler=change,
-        summary="Change priority, queue, position, hold, desired, limits, or the work of what is held",
+        summary="Change priority, queue, position, hold, desired, limits, or the program of a held allocation",
         tag=TAG,
         body=ChangeBody,
         answer=AllocationView,
@@ -401,7 +404,7 @@ ENDPOINTS = (
         method="DELETE",
         path=ROOT,
         handler=delete,
-        summary="Delete it, which cancels it",
+        summary="Delete an allocation; deletion cancels it",
         tag=TAG,
         has_condition=True,
         answer=AllocationView,
@@ -411,7 +414,7 @@ ENDPOINTS = (
         method="POST",
         path=f"{ROOT}/kill",
         handler=kill,
-        summary="Cancel it; a second time, or with force, at once",
+        summary="Cancel an allocation; a second call, or force, ends it at once",
         tag=TAG,
         body=KillBody,
         answer=AllocationView,
@@ -422,7 +425,7 @@ ENDPOINTS = (
         method="POST",
         path=f"{ROOT}/terminate",
         handler=terminate,
-        summary="End it: ask what can save its work, kill the rest",
+        summary="End an allocation: preempt it if it can save its work, else kill it",
         tag=TAG,
         body=PreemptBody,
         answer=AllocationView,
@@ -433,7 +436,7 @@ ENDPOINTS = (
         method="POST",
         path=f"{ROOT}/priority",
         handler=set_priority,
-        summary="Change the priority",
+        summary="Change the priority of an allocation",
         tag=TAG,
         body=PriorityBody,
         answer=AllocationView,
@@ -442,7 +445,7 @@ ENDPOINTS = (
         method="POST",
         path=f"{ROOT}/preempt",
         handler=preempt,
-        summary="Ask it to save its work and end",
+        summary="Ask an allocation to save its work and end",
         tag=TAG,
         body=PreemptBody,
         answer=AllocationView,
@@ -452,17 +455,24 @@ ENDPOINTS = (
         method="POST",
         path=f"{ROOT}/forget",
         handler=forget,
-        summary="Give up its ranks on nodes that do not answer, as lost",
+        summary="Mark the ranks on nodes that do not answer as lost",
         tag=TAG,
         answer=AllocationView,
         status=202,
     ),
-    Endpoint(method="POST", path=f"{ROOT}/hold", handler=hold, summary="Hold or pause", tag=TAG, answer=AllocationView),
+    Endpoint(
+        method="POST",
+        path=f"{ROOT}/hold",
+        handler=hold,
+        summary="Hold or pause an allocation",
+        tag=TAG,
+        answer=AllocationView,
+    ),
     Endpoint(
         method="POST",
         path=f"{ROOT}/resume",
         handler=resume,
-        summary="Undo a hold",
+        summary="Release an allocation from a hold",
         tag=TAG,
         answer=AllocationView,
     ),
@@ -470,7 +480,7 @@ ENDPOINTS = (
         method="GET",
         path=f"{ROOT}/explain",
         handler=explained,
-        summary="Why it stands where it stands",
+        summary="Explain the state of an allocation",
         tag=TAG,
         query=(FORESEE,),
         answer=ExplainView,
@@ -479,12 +489,24 @@ ENDPOINTS = (
         method="GET",
         path=f"{ROOT}/timeline",
         handler=timed,
-        summary="Time spent in each phase",
+        summary="List the time spent in each phase",
         tag=TAG,
         answer=TimelineView,
     ),
     Endpoint(
-        method="GET", path=f"{ROOT}/trace", handler=traced, summary="Spans of its life", tag=TAG, answer=TraceView
+        method="GET",
+        path=f"{ROOT}/trace",
+        handler=traced,
+        summary="List the trace spans of an allocation",
+        tag=TAG,
+        answer=TraceView,
     ),
-    Endpoint(method="GET", path=f"{ROOT}/pods", handler=pods, summary="Its pods", tag=TAG, answer=Items[PodView]),
+    Endpoint(
+        method="GET",
+        path=f"{ROOT}/pods",
+        handler=pods,
+        summary="List the pods of an allocation",
+        tag=TAG,
+        answer=Items[PodView],
+    ),
 )

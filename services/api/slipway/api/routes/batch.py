@@ -283,24 +283,24 @@ def _filter(selector: AllocationSelector, meant: ListFilter) -> ListFilter:
 def _check(body: BatchRequest, given: Mapping[str, object]) -> None:
     """Raise InvalidError for fields that cannot be combined, or that are missing for the verb."""
     if isinstance(body.ids, list) is isinstance(body.selector, AllocationSelector):
-        raise _invalid("ids", "give ids, or a selector that chooses them: one of the two")
+        raise _invalid("ids", "set either ids or a selector")
     for name, of in _FIELDS.items():
         if name in given and body.verb not in of:
-            raise _invalid(name, f"is of verb {' and '.join(of)}, not of {body.verb}; leave it out")
+            raise _invalid(name, f"belongs to the verb {' and '.join(of)}, not to {body.verb}; leave it out")
     if isinstance(body.ids, list):
         for name in ("limit", "continue"):
             if name in given:
-                raise _invalid(name, "is of a selector, not of ids; leave it out")
+                raise _invalid(name, "belongs to a selector, not to ids; leave it out")
         if body.verb is BatchVerb.MOVE and len(body.ids) > MOVES_MAX:
             raise _invalid("ids", f"at most {MOVES_MAX} are moved by one request; send the rest in another")
     elif not _says_something(body.selector):
-        raise _invalid("selector", 'it would choose everything: say which, or {"all": true}')
+        raise _invalid("selector", 'it would select every allocation: add a condition, or write {"all": true}')
     if body.verb is BatchVerb.MOVE and isinstance(body.limit, int) and body.limit > MOVES_MAX:
         raise _invalid("limit", f"at most {MOVES_MAX} are moved by one request")
     if body.verb is BatchVerb.PRIORITY and not isinstance(body.priority, int):
         raise _invalid("priority", "is missing: 0 to 1000, higher goes first")
     if body.verb is BatchVerb.MOVE and isinstance(body.ahead_of, str) is isinstance(body.behind, str):
-        raise _invalid("aheadOf", "say one of aheadOf and behind: a job, or the id of an allocation")
+        raise _invalid("aheadOf", "set one of aheadOf and behind: a job, or the id of an allocation")
 
 
 def _says_something(selector: object) -> bool:
@@ -360,7 +360,7 @@ ENDPOINTS = (
         method="POST",
         path=PATH,
         handler=batch,
-        summary="Kill, hold, resume, move, delete or set the priority of many",
+        summary="Kill, hold, resume, move or delete many allocations, or set their priority",
         tag="allocations",
         body=BatchRequest,
         answer=BatchAnswer,

@@ -82,7 +82,7 @@ ENDPOINTS = (
         method="GET",
         path="/api/v1/condition",
         handler=condition,
-        summary="This process, its Redis and its doors, as `slipway doctor` reads them",
+        summary="Show the state of this process, its Redis and its listeners, for `slipway doctor`",
         tag="admin",
         answer=ConditionView,
     ),

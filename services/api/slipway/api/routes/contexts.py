@@ -52,10 +52,10 @@ async def upload(request: Request) -> Response:
                 user=holder_of(request).user,
             )
     except ClientDisconnect as error:
-        raise MalformedError("the upload broke off; send it again") from error
+        raise MalformedError("the upload ended early; send it again") from error
     except TimeoutError as error:
         raise DeadlineError(
-            f"not done within {UPLOAD_S:g} s; send it again, what is stored is not stored twice"
+            f"not done within {UPLOAD_S:g} s; send it again; parts that are stored already are not stored again"
         ) from error
     headers = {"Location": location(f"{ROOT}/{stored.index.id}", workspace)}
     return json_response(_view(stored), status=201 if stored.created else 200, headers=headers)
@@ -95,7 +95,7 @@ def _id(request: Request) -> str:
 def _check_type(request: Request) -> None:
     given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if given not in _TYPES:
-        raise UnsupportedMediaError(f"a body of type {given[:64]!r} is not taken; send Content-Type: {GZIP_TYPE}")
+        raise UnsupportedMediaError(f"a body of type {given[:64]!r} is not accepted; send Content-Type: {GZIP_TYPE}")
 
 
 def _view(stored: Stored) -> ContextView:
@@ -109,7 +109,7 @@ def _view(stored: Stored) -> ContextView:
     )
 
 
-_WORKSPACE = Query("workspace", f"the workspace of the launch; default {DEFAULT_WORKSPACE}")
+_WORKSPACE = Query("workspace", f"workspace of the launch; default: {DEFAULT_WORKSPACE}")
 
 ENDPOINTS = (
     Endpoint(
@@ -118,7 +118,10 @@ ENDPOINTS = (
         handler=upload,
         summary="Upload files for launches: a gzipped tar",
         tag=TAG,
-        query=(_WORKSPACE, Query("id", "its SHA-256 in hex, when it is known: an archive that is there is not sent")),
+        query=(
+            _WORKSPACE,
+            Query("id", "SHA-256 of the archive in hex, if known: an archive that is stored already is not sent again"),
+        ),
         answer=ContextView,
         status=201,
         also={200: (ContextView,)},
@@ -128,7 +131,7 @@ ENDPOINTS = (
         method="GET",
         path=f"{ROOT}/{{context}}",
         handler=get,
-        summary="One uploaded archive",
+        summary="Show an uploaded archive",
         tag=TAG,
         query=(_WORKSPACE,),
         answer=ContextView,
@@ -137,7 +140,7 @@ ENDPOINTS = (
         method="GET",
         path="/api/v1/allocations/{id}/context",
         handler=download,
-        summary="The uploaded files of an allocation, as a gzipped tar",
+        summary="Download the uploaded files of an allocation: a gzipped tar",
         tag=TAG,
         media_types=(GZIP_TYPE,),
         for_tasks=True,

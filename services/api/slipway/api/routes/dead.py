@@ -95,7 +95,9 @@ async def _check(parts: ApiDeps, letter: DeadLetter) -> None:
         return
     name = letter.fields.get("webhook", "")
     if name not in await parts.webhooks.known():
-        raise ConflictError(f"webhook {name[:64]} is gone, so nobody would get it; DELETE {ROOT}/{letter.id} drops it")
+        raise ConflictError(
+            f"webhook {name[:64]} was deleted, so the letter has no receiver; DELETE {ROOT}/{letter.id} drops it"
+        )
 
 
 def _id_of(request: Request) -> str:
@@ -105,13 +107,13 @@ def _id_of(request: Request) -> str:
         msgspec.convert(text, keys.CursorText)
     except msgspec.ValidationError:
         raise InvalidError(
-            f"{text[:64]!r} is no id of a dead letter, which look like 1700000000000-0; GET {ROOT} lists them"
+            f"{text[:64]!r} is not the id of a dead letter, such as 1700000000000-0; GET {ROOT} lists them"
         ) from None
     return text
 
 
 def _missing(request: Request) -> NotFoundError:
-    return NotFoundError(f"there is no dead letter {_id_of(request)}; GET {ROOT} lists those that there are")
+    return NotFoundError(f"there is no dead letter {_id_of(request)}; GET {ROOT} lists them")
 
 
 def _is_of(letter: DeadLetter, source: str) -> bool:
@@ -135,12 +137,12 @@ ENDPOINTS = (
         method="GET",
         path=ROOT,
         handler=dead_letters,
-        summary="Dead letters",
+        summary="List the dead letters",
         tag=TAG,
         query=(
-            Query("after", "go on after this id"),
-            Query("limit", f"at most {PAGE_MAX}", "integer"),
-            Query("source", "only of this source: work (hints for the pod workers) or webhook"),
+            Query("after", "continue after this id"),
+            Query("limit", f"number of letters in a page, at most {PAGE_MAX}", "integer"),
+            Query("source", "only letters of this source: work (hints for the pod workers) or webhook"),
         ),
         answer=Items[LetterView],
     ),
@@ -155,7 +157,7 @@ ENDPOINTS = (
         status=202,
     ),
     Endpoint(
-        method="GET", path=f"{ROOT}/{{letter}}", handler=show, summary="One dead letter", tag=TAG, answer=LetterView
+        method="GET", path=f"{ROOT}/{{letter}}", handler=show, summary="Show a dead letter", tag=TAG, answer=LetterView
     ),
     Endpoint(
         method="DELETE", path=f"{ROOT}/{{letter}}", handler=drop, summary="Drop a dead letter", tag=TAG, status=204

@@ -31,7 +31,7 @@ async def allgather(request: Request) -> Response:
     body = checked(await read_object(request, parts.settings.body_bytes_max), GatherBody)
     data = msgspec.json.encode(body.data)
     if len(data) > DATA_BYTES_MAX:
-        detail = f"has {len(data)} bytes; one peer may bring {DATA_BYTES_MAX}. Bring the place of large data instead"
+        detail = f"has {len(data)} bytes; one peer may send {DATA_BYTES_MAX}. For large data, send its location instead"
         raise InvalidError(f"data: {detail}", fields=(FieldError("/data", detail),))
     caller = caller_of(request)
     found = await parts.lookup.find(request.path_params["id"])
@@ -74,7 +74,9 @@ ENDPOINTS = (
         method="POST",
         path="/api/v1/allocations/{id}/allgather",
         handler=allgather,
-        summary="Exchange data with the other ranks: a long poll; it is ready when all are there",
+        summary=(
+            "Exchange data with the other ranks (long poll); when all have arrived, the allocation is marked as ready"
+        ),
         tag="signals",
         body=GatherBody,
         answer=GatherView,

@@ -40,7 +40,7 @@ async def at_moment(request: Request) -> Response:
     at = time_param(request, "at")
     at = now if at is None else at
     if at > now + AHEAD_S:
-        raise bad_param("at", "is in the future; nobody knows")
+        raise bad_param("at", "is in the future")
     with parts.history_places.held(holder_of(request).user):
         return await _answer(request, at)
 
@@ -57,15 +57,20 @@ async def _answer(request: Request, at: float) -> Response:
         gone = history.of_the_gone(events, known, at)
         items += [each for each in gone if workspace in ("", each.workspace)]
         if not is_whole or oldest > at:
-            lossy.append("what was deleted since then may be missing: the event streams do not go back that far")
+            lossy.append(
+                "allocations that were deleted since then may be missing: the event streams do not go back that far"
+            )
     except TransientError:
-        lossy.append("what was deleted since is not shown: the event streams are in Redis, which cannot be reached")
+        lossy.append(
+            "allocations that were deleted since then are not shown: the event streams are in Redis, which cannot "
+            "be reached"
+        )
     if any(each.phase == UNKNOWN for each in items):
-        lossy.append("of some allocations the transitions of that time are no longer kept: their phase is Unknown")
+        lossy.append("for some allocations the transitions of that time are no longer stored: their phase is Unknown")
     queue = query.get("queue", "")
     has_gone = any(each.source == "firehose" for each in items)
     if queue and has_gone:
-        lossy.append("what was deleted since then is not told apart by queue, and left out")
+        lossy.append("allocations that were deleted since then are left out, because their queue is not recorded")
     items = [each for each in items if queue in ("", each.queue)]
     items = [each for each in items if query.get("pool", "") in ("", each.pool)]
     items = [each for each in items if sight.has(each.workspace)]
@@ -117,13 +122,13 @@ ENDPOINTS = (
         method="GET",
         path="/api/v1/history",
         handler=at_moment,
-        summary="Which allocations stood where at a time",
+        summary="List the allocations and their phases at a past time",
         tag="allocations",
         query=(
-            Query("at", "RFC 3339; default: now"),
-            Query("workspace", "only of this workspace"),
-            Query("queue", "only of this queue"),
-            Query("pool", "only of this pool"),
+            Query("at", "the time (RFC 3339); default: now"),
+            Query("workspace", "only allocations of this workspace"),
+            Query("queue", "only allocations of this queue"),
+            Query("pool", "only allocations of this pool"),
         ),
         answer=HistoryView,
     ),

@@ -53,7 +53,7 @@ from slipway.model.lifecycle import Phase
 
 TAG = "jobs"
 ROOT = "/api/v1/jobs"
-_WORKSPACE = (Query("workspace", f"its workspace; default {DEFAULT_WORKSPACE}"),)
+_WORKSPACE = (Query("workspace", f"workspace of the job; default: {DEFAULT_WORKSPACE}"),)
 
 
 async def list_jobs(request: Request) -> Response:
@@ -226,23 +226,30 @@ ENDPOINTS = (
         method="GET",
         path=ROOT,
         handler=list_jobs,
-        summary="Groups of allocations, with their places in the queue",
+        summary="List the jobs, with their places in the queue",
         tag=TAG,
         query=(
-            Query("workspace", "only of this workspace"),
-            Query("queue", "only with work in this queue"),
-            Query("state", f"one of {', '.join(STATES)}"),
+            Query("workspace", "only jobs of this workspace"),
+            Query("queue", "only jobs with allocations in this queue"),
+            Query("state", f"only jobs in this state, one of {', '.join(STATES)}"),
         ),
         answer=JobList,
     ),
     Endpoint(
-        method="POST", path=ROOT, handler=create, summary="A new job", tag=TAG, body=JobBody, answer=JobView, status=201
+        method="POST",
+        path=ROOT,
+        handler=create,
+        summary="Create a job",
+        tag=TAG,
+        body=JobBody,
+        answer=JobView,
+        status=201,
     ),
     Endpoint(
         method="POST",
         path=f"{ROOT}/batch",
         handler=batch,
-        summary="Many changes of the queue; what is refused keeps no other from being made",
+        summary="Change many jobs and allocations; a refused change does not stop the others",
         tag=TAG,
         body=BatchBody,
         answer=BatchView,
@@ -251,7 +258,7 @@ ENDPOINTS = (
         method="GET",
         path=f"{ROOT}/{{name}}",
         handler=get,
-        summary="One job with its members",
+        summary="Show a job with its allocations",
         tag=TAG,
         query=_WORKSPACE,
         answer=JobView,
@@ -260,7 +267,7 @@ ENDPOINTS = (
         method="PATCH",
         path=f"{ROOT}/{{name}}",
         handler=change,
-        summary="Change max slots, priority, weight, place or queue",
+        summary="Change the limit of GPUs, priority, weight, place or queue of a job",
         tag=TAG,
         query=_WORKSPACE,
         body=JobChange,
@@ -271,7 +278,7 @@ ENDPOINTS = (
         method="DELETE",
         path=f"{ROOT}/{{name}}",
         handler=delete,
-        summary="Remove a job that nothing uses",
+        summary="Delete a job that no allocation uses",
         tag=TAG,
         has_condition=True,
         query=_WORKSPACE,
@@ -281,7 +288,7 @@ ENDPOINTS = (
         method="POST",
         path=f"{ROOT}/{{name}}/move",
         handler=move,
-        summary="Before or behind another",
+        summary="Move a job ahead of or behind another job or allocation",
         tag=TAG,
         query=_WORKSPACE,
         body=MoveBody,
@@ -291,7 +298,7 @@ ENDPOINTS = (
         method="POST",
         path=f"{ROOT}/{{name}}/kill",
         handler=kill,
-        summary="Cancel everything of it",
+        summary="Cancel every allocation of a job",
         tag=TAG,
         query=_WORKSPACE,
         answer=Killed,
@@ -302,7 +309,7 @@ ENDPOINTS = (
         method="POST",
         path="/api/v1/allocations/{id}/move",
         handler=move_allocation,
-        summary="Put one allocation before or behind another",
+        summary="Move an allocation ahead of or behind another allocation or job",
         tag="allocations",
         body=MoveBody,
         answer=AllocationView,
@@ -311,13 +318,15 @@ ENDPOINTS = (
         method="GET",
         path="/api/v1/queue-stats",
         handler=stats,
-        summary="What waits and runs, per queue and pool, and how long it waited",
+        summary="Count the waiting and running allocations per queue and pool, and their waiting times",
         tag="cluster",
         query=(
-            Query("pool", "only of this pool"),
-            Query("from", "first day of the waits (UTC); default: 30 days ago"),
-            Query("to", "last day, included; default: today"),
-            Query("days", "false: without the waits of days gone by, which costs far less; default true", "boolean"),
+            Query("pool", "only queues of this pool"),
+            Query("from", "first day of the waiting times (UTC); default: 30 days ago"),
+            Query("to", "last day, inclusive; default: today"),
+            Query(
+                "days", "false: without the waiting times of past days, which is much faster; default: true", "boolean"
+            ),
         ),
         answer=StatsView,
     ),

@@ -90,11 +90,13 @@ def _taken_apart(common: Json, each: list[Json] | msgspec.UnsetType) -> tuple[Js
     """Return (the common fields, the differences of each launch). Raises InvalidError with pointers into the body."""
     if replicas.FIELD not in common:
         if isinstance(each, msgspec.UnsetType):
-            raise _refused(FieldError("/each", "is missing: write what is different in each, or launch.replicas"))
+            raise _refused(
+                FieldError("/each", "is missing: write the fields that differ for each launch, or launch.replicas")
+            )
         return common, each
     errors = replicas.errors_of(common)
     if not isinstance(each, msgspec.UnsetType):
-        errors.append(FieldError("/each", "launch.replicas says how many there are; leave one of them out"))
+        errors.append(FieldError("/each", "launch.replicas sets the number of launches too; leave one of them out"))
     if errors:
         raise _refused(*(FieldError(_in_launch(error.pointer), error.detail) for error in errors))
     rest = {name: value for name, value in common.items() if name != replicas.FIELD}
@@ -117,11 +119,11 @@ def _names(launches: list[Json]) -> list[str]:
         if not isinstance(name, str) or not name:
             errors.append(FieldError(f"/each/{place}/name", "is missing: each launch needs a name of its own"))
         elif name in names:
-            errors.append(FieldError(f"/each/{place}/name", f"is that of /each/{names[name]} too; choose another"))
+            errors.append(FieldError(f"/each/{place}/name", f"is the name of /each/{names[name]} too; choose another"))
         else:
             names[name] = place
         errors += [
-            FieldError(f"/each/{place}/{field}", "is the same for all of them; write it in launch")
+            FieldError(f"/each/{place}/{field}", "must be the same for all launches; write it in launch")
             for field in _OF_ALL
             if field in each
         ]
@@ -163,7 +165,7 @@ ENDPOINTS = (
         method="POST",
         path=PATH,
         handler=launch_batch,
-        summary="Launch many workloads that have most in common",
+        summary="Launch many similar workloads",
         tag="allocations",
         body=LaunchesRequest,
         answer=LaunchesAnswer,

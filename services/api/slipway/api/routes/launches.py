@@ -45,28 +45,32 @@ PAGE_MAX = 500
 TAG = "allocations"
 
 LIST_QUERY = (
-    Query("workspace", "only of this workspace"),
-    Query("queue", "only of this queue"),
-    Query("pool", "only of this pool"),
-    Query("user", "only of this user"),
-    Query("phase", "only in these phases, separated by commas"),
-    Query("kind", "only of this kind"),
-    Query("active", "true: only what has not ended", "boolean"),
-    Query("job", "only of this job"),
-    Query("result", "only with these results, separated by commas"),
-    Query("createdAfter", "only created at this time (RFC 3339) or later"),
-    Query("createdBefore", "only created before this time"),
-    Query("endedAfter", "only ended at this time or later"),
-    Query("endedBefore", "only ended before this time"),
-    Query("search", "only with each of these words in the id, the name or the user"),
-    Query("sort", "fields with commas, - for descending, such as -endedAt,name"),
+    Query("workspace", "only allocations of this workspace"),
+    Query("queue", "only allocations of this queue"),
+    Query("pool", "only allocations of this pool"),
+    Query("user", "only allocations of this user"),
+    Query("phase", "only allocations in these phases, separated by commas"),
+    Query("kind", "only allocations of this kind"),
+    Query("active", "true: only allocations that have not ended", "boolean"),
+    Query("job", "only allocations of this job"),
+    Query("result", "only allocations with these results, separated by commas"),
+    Query("createdAfter", "only allocations created at this time (RFC 3339) or later"),
+    Query("createdBefore", "only allocations created before this time"),
+    Query("endedAfter", "only allocations that ended at this time or later"),
+    Query("endedBefore", "only allocations that ended before this time"),
+    Query("search", "only allocations with each of these words in the id, the name or the user"),
+    Query("sort", "fields to sort by, separated by commas, with - for descending, such as -endedAt,name"),
     Query("labelSelector", "Kubernetes label selector"),
     FIELDS,
-    Query("limit", f"items in a page, at most {PAGE_MAX}", "integer"),
-    Query("continue", "metadata.continue of the page before"),
+    Query("limit", f"number of items in a page, at most {PAGE_MAX}", "integer"),
+    Query("continue", "metadata.continue of the previous page"),
 )
 LAUNCH_QUERY = (
-    Query("dryRun", "true: answer the complete spec, its sources, the objects and the room; launch nothing", "boolean"),
+    Query(
+        "dryRun",
+        "true: launch nothing; return the complete spec, its sources, the objects and the free capacity",
+        "boolean",
+    ),
 )
 
 

@@ -56,9 +56,9 @@ _ONWARD = (
 )
 _LATE = (
     HEAD
-    + """<p>This browser and this server have forgotten your login.</p>
-<p class="message" role="alert">Other servers of the api cannot be told right now. They will be as soon as they
-can; until then a copy of your cookie would still open them. If somebody may have one, revoke the token.</p>
+    + """<p>You are logged out in this browser and at this server.</p>
+<p class="message" role="alert">Other servers of the api cannot be notified right now. They will be notified as soon as
+possible; until then, a copy of your cookie still works there. If somebody may have a copy, revoke the token.</p>
 </main></body></html>"""
 )
 _AT_ISSUER = (
@@ -77,7 +77,7 @@ launch or open from then on is done as <code>{user}</code>.</p>
 _USED = (
     HEAD
     + """<p class="message" role="alert">It was followed before, or it is older than five minutes.</p>
-<p><code>slipway open</code> gives another one.</p></main></body></html>"""
+<p><code>slipway open</code> creates a new one.</p></main></body></html>"""
 )
 _BACK = (
     HEAD
@@ -119,7 +119,7 @@ async def log_in(request: Request) -> Response:
         own = _own_address(request)
         if own:
             raise ForbiddenError(
-                f"other programs of this machine would be sent this cookie too: log in at {own}{LOGIN}"
+                f"other programs of this machine would receive this cookie too: log in at {own}{LOGIN}"
             )
         given = await fields_of(request)
         token = given.get("token", "").strip()
@@ -148,7 +148,7 @@ async def follow(request: Request) -> Response:
     """
     _check_known(request)
     if request.method != "GET" or "prefetch" in request.headers.get("sec-purpose", ""):
-        raise ForbiddenError("the link is for a browser that opens the page, and good once")
+        raise ForbiddenError("the link is for a browser, and valid only once")
     code, following = request.query_params.get("code", ""), request.query_params.get("next", "")
     if _is_led_here(request):
         return await _confirm(request, code, following)
@@ -170,12 +170,12 @@ async def _confirm(request: Request, code: str, following: str) -> Response:
     try:
         await _enter(request, token)
     except UnauthorizedError:
-        return page_of(_USED.format(title="This link is not good any more"), status=401)
+        return page_of(_USED.format(title="This link is no longer valid"), status=401)
     user = escape(principal_of(request).name)
     page = _CONFIRM.format(
         title="Log in by this link?",
         user=user,
-        instead=", and not as who it is logged in as now" if parts.sessions.of(request) else "",
+        instead="instead of the present user" if parts.sessions.of(request) else "",
         action=escape(request.url.path),
         code=escape(code),
         next=escape(local_path(following) if following else ""),
@@ -188,14 +188,14 @@ async def _take_link(request: Request, code: str, following: str) -> Response:
     with audit.told(request, path, is_change=True):
         id_ = workload_of(request.headers.get("host", ""), parts.settings.proxy_domain)
         if path == ENTER and not id_:
-            raise NotFoundError("this is no origin of a workload")
+            raise NotFoundError("this is not the origin of a workload")
         token = parts.links.use(code, id_)
         try:
             asked = await _enter(request, token)
             login = parts.sessions.begin(token)
         except UnauthorizedError:
             audit.answered(request, 401)
-            return page_of(_USED.format(title="This link is not good any more"), status=401)
+            return page_of(_USED.format(title="This link is no longer valid"), status=401)
         if id_:
             asked.scope["path_params"] = {"id": id_}
             await middleware.admit(asked, PROXIED)
@@ -218,7 +218,7 @@ async def log_out(request: Request) -> Response:
         is_told = login is None or await parts.sessions.end(login)
         there = await _at_issuer(request, login)
         if there:
-            said = "" if is_told else "Other servers of the api will know as soon as they can be told."
+            said = "" if is_told else "Other servers of the api will be notified as soon as possible."
             label = escape(parts.settings.oidc_label)
             response = page_of(_AT_ISSUER.format(title="Logged out", said=said, there=escape(there), label=label))
             if is_told:
@@ -238,18 +238,20 @@ async def enter(request: Request) -> Response:
     with audit.told(request, ENTER):
         id_ = workload_of(request.headers.get("host", ""), parts.settings.proxy_domain)
         if not id_:
-            raise NotFoundError("this is no origin of a workload")
+            raise NotFoundError("this is not the origin of a workload")
         given = await fields_of(request)
         if "link" in given and not is_foreign(request.headers.get("origin", ""), request.headers.get("host", "")):
             check_same_origin(request)
             return await _take_link(request, given["link"], given.get("next", ""))
         if not _is_own_origin(request, request.headers.get("origin", "")):
-            raise ForbiddenError("only our own pages lead here: open the workload from there (SLIPWAY_HOSTS)")
+            raise ForbiddenError(
+                "only the pages of Slipway may link here: open the workload from there (SLIPWAY_HOSTS)"
+            )
         login = await parts.sessions.redeem(given.get("code", ""), id_)
         following = local_path(given.get("next", f"/proxy/{id_}/"))
         if login is None:
             audit.answered(request, 401)
-            return lead_back(request, following, "This step was taken before, or it is older than two minutes.")
+            return lead_back(request, following, "This step was used before, or it is older than two minutes.")
         asked = await _present(request, login)
         asked.scope["path_params"] = {"id": id_}
         await middleware.admit(asked, PROXIED)
@@ -265,7 +267,7 @@ def onward(request: Request, id_: str, login: session.LoginSession) -> Response:
     scheme = "https" if session.is_secure(request) or session.has_secure_session(request) else "http"
     origin = origin_of(id_, parts.settings.proxy_domain, scheme=scheme, host=request.headers.get("host", ""))
     page = _ONWARD.format(
-        title="One step on",
+        title="One more step",
         action=escape(origin + ENTER),
         code=escape(parts.sessions.code(login, id_)),
         next=escape(spelled_address(request.scope)),
@@ -343,7 +345,7 @@ async def _enter(request: Request, token: str) -> Request:
     Raises UnauthorizedError when the token is not valid.
     """
     if not token or len(token) > session.TOKEN_CHARS_MAX:
-        raise UnauthorizedError("that is no token, or longer than a browser keeps")
+        raise UnauthorizedError("that is not a token, or it is too long for a cookie")
     headers = [(name, value) for name, value in request.scope["headers"] if name not in (b"authorization", b"cookie")]
     headers.append((b"authorization", f"Bearer {token}".encode("latin-1", "replace")))
     asked = Request({**request.scope, "headers": headers}, request.receive)
@@ -426,7 +428,7 @@ def check_same_origin(request: Request) -> None:
     """
     site = request.headers.get("sec-fetch-site", "same-origin")
     if site not in ("same-origin", "none"):
-        raise ForbiddenError("only our own page logs in and out")
+        raise ForbiddenError("only the login page of this server may log in and out")
 
 
 def local_path(path: str) -> str:

@@ -29,13 +29,13 @@ PATH = "/api/v1/login-links"
 class LoginLinkRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The page that the link leads to."""
 
-    allocation: Annotated[str, Meta(max_length=253, description="AllocationID, to open the page of that workload.")] = (
-        ""
-    )
+    allocation: Annotated[str, Meta(max_length=253, description="AllocationID of a workload, to open its page.")] = ""
     path: Annotated[
         str,
         Meta(
-            max_length=2048, pattern=r"^(/.*)?$", description="Path of the page. Default: the first of what is opened."
+            max_length=2048,
+            pattern=r"^(/.*)?$",
+            description="Path of the page. Default: the first page of Slipway or of the workload.",
         ),
     ] = ""
 
@@ -54,7 +54,7 @@ async def create(request: Request) -> Response:
         raise ConflictError("login is disabled (SLIPWAY_AUTH=none): open the page without a link")
     token = bearer(request)
     if session.is_by_cookie(request) or not token or len(token) > session.TOKEN_CHARS_MAX:
-        raise ForbiddenError("a link is made for a program that sends its token, in a header, not for a browser")
+        raise ForbiddenError("only a program that sends its token in a header can create a link, not a browser")
     wanted = checked(await read_object(request, settings.body_bytes_max), LoginLinkRequest)
     scheme = "https" if session.is_secure(request) else "http"
     host = request.headers.get("host", "")
@@ -90,7 +90,7 @@ ENDPOINTS = (
         method="POST",
         path=PATH,
         handler=create,
-        summary="A link that logs a browser in, once",
+        summary="Create a link that logs a browser in once",
         tag="admin",
         body=LoginLinkRequest,
         answer=LoginLink,

@@ -62,9 +62,9 @@ async def logs(request: Request) -> Response:
     is_sse = accepts(request, SSE_TYPE)
     if flag_param(request, "follow", default=is_sse):
         if wanted.is_reversed:
-            raise bad_param("order", "what is followed comes in its order; leave order=desc away")
+            raise bad_param("order", "a followed log is always in order; leave out order=desc")
         if wanted.head is not None:
-            raise bad_param("head", "what is followed has no end yet; leave head away, or follow away")
+            raise bad_param("head", "a followed log has no last line yet; leave out head or follow")
 
         async def write(outlet: Outlet) -> None:
             async def emit(lines: Sequence[LogLineView]) -> None:
@@ -139,7 +139,7 @@ def _several_ranks(text: str) -> frozenset[int] | None:
         if first is None or last is None:
             raise bad_param("rank", f"must be ranks such as 3, 0,2 or 4-7, not {text[:64]!r}")
         if last < first or last - first > RANKS_MAX:
-            raise bad_param("rank", f"the range {part[:16]} must rise, by at most {RANKS_MAX}")
+            raise bad_param("rank", f"the range {part[:16]} must ascend, over at most {RANKS_MAX} ranks")
         found.update(range(first, last + 1))
     return frozenset(found) or None
 
@@ -169,7 +169,7 @@ async def _container(parts: ApiDeps, name: str, allocation: Allocation) -> str:
     if name not in added:
         names = ", ".join(dict.fromkeys([*mains, *there, *sorted(added)]))
         raise bad_param(
-            "container", f"{name[:64]!r} is not a container of its pods, or has not printed; they have {names}"
+            "container", f"{name[:64]!r} is not a container of its pods, or has no output yet; they have {names}"
         )
     return name
 
@@ -178,7 +178,7 @@ def _streams(text: str) -> frozenset[str] | None:
     found = frozenset(filter(None, (each.strip() for each in text.split(","))))
     unknown = sorted(found - set(STREAMS))
     if unknown:
-        raise bad_param("stream", f"{unknown[0][:64]!r} is none; there are {' and '.join(STREAMS)}")
+        raise bad_param("stream", f"{unknown[0][:64]!r} is not a stream; the streams are {' and '.join(STREAMS)}")
     return found or None
 
 
@@ -213,27 +213,33 @@ ENDPOINTS = (
         method="GET",
         path="/api/v1/allocations/{id}/logs",
         handler=logs,
-        summary="Its log lines: text, a JSON page, or a stream",
+        summary="Read the log of an allocation: as text, a JSON page, or a stream",
         tag=TAG,
         query=(
-            Query("follow", "true: go on as lines come, until it has ended", "boolean"),
+            Query("follow", "true: follow new lines until the allocation has ended", "boolean"),
             Query(
                 "tail",
-                f"only the last lines, at most {LINES_MAX}; text has all lines, a JSON page {LINES_MAX}",
+                (
+                    f"only this number of last lines, at most {LINES_MAX}; default: all as text, {LINES_MAX} in a "
+                    "JSON page"
+                ),
                 "integer",
             ),
-            Query("head", "only the first lines", "integer"),
-            Query("since", "only younger lines: a duration such as 10m, or an RFC 3339 time"),
+            Query("head", "only this number of first lines", "integer"),
+            Query("since", "only newer lines: a duration such as 10m, or an RFC 3339 time"),
             Query("until", "only older lines: a duration such as 10m, or an RFC 3339 time"),
             Query("search", f"only lines with this text, in any case; at most {SEARCH_MAX} characters"),
             Query("regex", "true: search is a regular expression; (?i) at its start ignores the case", "boolean"),
-            Query("rank", "only of these ranks: 3, or 0,2, or 4-7"),
-            Query("container", "of this init container or sidecar instead of the main container"),
-            Query("stream", "only stdout (what ranks print) or event (what Kubernetes says about their pods)"),
+            Query("rank", "only lines of these ranks: 3, or 0,2, or 4-7"),
+            Query("container", "lines of this init container or sidecar instead of the main container"),
+            Query("stream", "only stdout (output of the ranks) or event (events of Kubernetes about their pods)"),
             Query("order", "asc: oldest first; desc: newest first"),
-            Query("attempt", "only of this attempt", "integer"),
+            Query("attempt", "only lines of this attempt", "integer"),
             Query("prefix", "true: [rank] before each line of text; default when there are several ranks", "boolean"),
-            Query("after", "go on after this line's cursor (as Last-Event-ID); with order=desc, with the older lines"),
+            Query(
+                "after",
+                "continue after this line's cursor (as Last-Event-ID); with order=desc, with the older lines",
+            ),
         ),
         media_types=(TEXT_TYPE, JSON_TYPE, SSE_TYPE),
     ),

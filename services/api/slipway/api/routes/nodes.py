@@ -120,13 +120,21 @@ async def _live(request: Request) -> list[Allocation]:
 
 
 ENDPOINTS = (
-    Endpoint(method="GET", path=ROOT, handler=nodes, summary="Nodes", tag=TAG, query=(FIELDS,), answer=Items[NodeView]),
-    Endpoint(method="GET", path=f"{ROOT}/{{name}}", handler=node, summary="One node", tag=TAG, answer=NodeView),
+    Endpoint(
+        method="GET",
+        path=ROOT,
+        handler=nodes,
+        summary="List the nodes",
+        tag=TAG,
+        query=(FIELDS,),
+        answer=Items[NodeView],
+    ),
+    Endpoint(method="GET", path=f"{ROOT}/{{name}}", handler=node, summary="Show a node", tag=TAG, answer=NodeView),
     Endpoint(
         method="POST",
         path=f"{ROOT}/{{name}}/enable",
         handler=enable,
-        summary="Use it again",
+        summary="Schedule onto a node again",
         tag=TAG,
         body=NodeBody,
         answer=NodeView,
@@ -135,7 +143,7 @@ ENDPOINTS = (
         method="POST",
         path=f"{ROOT}/{{name}}/drain",
         handler=drain,
-        summary="Nothing new there; what runs there may finish",
+        summary="Schedule nothing new onto a node; running allocations may finish",
         tag=TAG,
         body=NodeBody,
         answer=NodeView,
@@ -144,7 +152,7 @@ ENDPOINTS = (
         method="POST",
         path=f"{ROOT}/{{name}}/disable",
         handler=disable,
-        summary="Nothing new there; what runs there begins again elsewhere",
+        summary="Schedule nothing new onto a node; running allocations restart on other nodes",
         tag=TAG,
         body=NodeBody,
         answer=NodeView,

@@ -94,7 +94,7 @@ async def waiting(request: Request) -> Response:
     first = number_param(request, "from", default=1, least=1, most=FIRST_MAX)
     words, continue_ = words_of(request), request.query_params.get("continue", "")
     if continue_ and "from" in request.query_params:
-        raise bad_param("from", "is not for a part that goes on behind another; take away from or continue")
+        raise bad_param("from", "cannot be combined with continue; leave one of them out")
     found = await parts.kube.get(QUEUES, request.path_params["name"])
     pending, jobs = await pending_of(parts, found.spec.pool)
     own = [each for each in pending if each.spec.queue == found.metadata.name]
@@ -154,31 +154,50 @@ async def me(request: Request) -> Response:
 
 ENDPOINTS = (
     Endpoint(
-        method="GET", path="/api/v1/queues", handler=queues, summary="Queues", tag="cluster", answer=Items[QueueView]
+        method="GET",
+        path="/api/v1/queues",
+        handler=queues,
+        summary="List the queues",
+        tag="cluster",
+        answer=Items[QueueView],
     ),
     Endpoint(
         method="GET",
         path="/api/v1/queues/{name}",
         handler=queue,
-        summary="One queue and who waits in it",
+        summary="Show a queue and its waiting allocations",
         tag="cluster",
-        query=(Query("waiting", "false: without those that wait; default true", "boolean"),),
+        query=(Query("waiting", "false: without the waiting allocations; default: true", "boolean"),),
         answer=QueueView,
     ),
     Endpoint(
         method="GET",
         path="/api/v1/queues/{name}/waiting",
         handler=waiting,
-        summary="A part of those that wait in a queue",
+        summary="List a part of the waiting allocations of a queue",
         tag="cluster",
         query=(
-            Query("search", "only with each of these words in the id, the name, the user or the reason"),
-            Query("from", "begin at this one of those that match; default 1", "integer"),
-            Query("limit", f"items in a part, at most {PAGE_MAX}; default {WAITING_DEFAULT}", "integer"),
-            Query("continue", "metadata.continue of the part before"),
+            Query("search", "only allocations with each of these words in the id, the name, the user or the reason"),
+            Query("from", "number of the first allocation to return among those that match; default: 1", "integer"),
+            Query("limit", f"number of items in a part, at most {PAGE_MAX}; default: {WAITING_DEFAULT}", "integer"),
+            Query("continue", "metadata.continue of the previous part"),
         ),
         answer=WaitingList,
     ),
-    Endpoint(method="GET", path="/api/v1/pools", handler=pools, summary="Pools", tag="cluster", answer=Items[PoolView]),
-    Endpoint(method="GET", path="/api/v1/me", handler=me, summary="Who the caller is", tag="cluster", answer=Me),
+    Endpoint(
+        method="GET",
+        path="/api/v1/pools",
+        handler=pools,
+        summary="List the resource pools",
+        tag="cluster",
+        answer=Items[PoolView],
+    ),
+    Endpoint(
+        method="GET",
+        path="/api/v1/me",
+        handler=me,
+        summary="Show the user, roles and workspaces of the caller",
+        tag="cluster",
+        answer=Me,
+    ),
 )

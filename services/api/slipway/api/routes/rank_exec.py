@@ -128,9 +128,11 @@ def _wanted(connection: HTTPConnection) -> ExecRequest:
         raise bad_param("command", "its first word must name a program")
     if len(connection.scope["query_string"]) > exec_channels.QUERY_BYTES_MAX:
         most = exec_channels.QUERY_BYTES_MAX
-        raise bad_param("command", f"must have at most {most} bytes as it stands in an address; send more as input")
+        raise bad_param(
+            "command", f"must have at most {most} bytes as encoded in an address; send longer text as input"
+        )
     if any("\0" in word for word in command):
-        raise bad_param("command", "must not hold a zero byte")
+        raise bad_param("command", "must not contain a zero byte")
     return ExecRequest(
         rank=rank,
         command=command,
@@ -157,10 +159,10 @@ ENDPOINTS = (
         summary="Run a command in a rank, over a WebSocket",
         tag=TAG,
         query=(
-            Query("command", "a word of the command; several in their order (default: a shell)"),
-            Query("container", "in this container instead of the main one"),
-            Query("stdin", "true: the command gets an input", "boolean"),
-            Query("tty", "true: on a terminal; its output and errors are one stream", "boolean"),
+            Query("command", "one word of the command; repeat it for each word, in order (default: a shell)"),
+            Query("container", "run it in this container instead of the main container"),
+            Query("stdin", "true: the command has an input", "boolean"),
+            Query("tty", "true: the command has a terminal; its output and errors are one stream", "boolean"),
         ),
     ),
 )

@@ -47,7 +47,7 @@ async def start(request: Request) -> Response:
         except TransientError as error:
             response = _refused(error, status=503)
         else:
-            response = _onward(response, there, "To the sign-in")
+            response = _onward(response, there, "Continue to the sign-in")
         audit.answered(request, response.status_code)
         return response
 
@@ -98,7 +98,7 @@ def _check_host(request: Request) -> None:
     host = request.headers.get("host", "")
     refused = web_guard.check_host(host, hosts)
     if refused is not None:
-        raise ForbiddenError(f"{host_name(host)[:128]!r} is no known name of the api: add it to SLIPWAY_HOSTS")
+        raise ForbiddenError(f"{host_name(host)[:128]!r} is not a known name of the api: add it to SLIPWAY_HOSTS")
 
 
 def _refused(error: ControlPlaneError, *, status: int) -> Response:

@@ -73,7 +73,7 @@ async def acknowledge(request: Request) -> Response:
     asked = asked_of(found)
     if asked is None:
         check_attempt(found, body.attempt)
-        raise ConflictError("no preemption is asked for; there is nothing to acknowledge")
+        raise ConflictError("the allocation is not being preempted; there is nothing to acknowledge")
 
     def acked(signals: Signals) -> Signals:
         n = max(min(body.n or asked.n, asked.n), signals.acks.get(str(rank), 0))
@@ -110,7 +110,7 @@ async def progress(request: Request) -> Response:
     """Record the progress of the allocation, or that its work has just been saved."""
     body = checked(await _object(request), ProgressBody)
     if body.progress is None and not body.checkpoint:
-        detail = "is missing; say how far it is, or with checkpoint that the work was saved"
+        detail = "is missing; send the progress, or checkpoint to report that the work was saved"
         raise InvalidError(f"progress: {detail}", fields=(FieldError("/progress", detail),))
     parts = parts_of(request)
     found = await parts.lookup.find(request.path_params["id"])
@@ -147,7 +147,7 @@ async def rendezvous(request: Request) -> Response:
     rank = optional_number(request, "rank")
     if rank is not None and rank not in ranks_of(found):
         placed = ", ".join(map(str, ranks_of(found)[:16]))
-        raise bad_param("rank", f"{rank} is no rank of this attempt; there are {placed}")
+        raise bad_param("rank", f"{rank} is not a rank of this attempt; the ranks are {placed}")
     wait_s = number_param(request, "timeout_seconds", default=0, most=WAIT_S_MAX)
     met = await parts.rendezvous.meet(found, wait_s=wait_s, again=lambda: still_on(parts, found))
     if met.ready and request.method == "POST":
@@ -246,9 +246,11 @@ ENDPOINTS = (
         method="GET",
         path=f"{ROOT}/signals/preemption",
         handler=preemption,
-        summary="Whether its ranks are to end: a long poll",
+        summary="Show whether the ranks are asked to end (long poll)",
         tag=TAG,
-        query=(Query("timeout_seconds", f"how long to wait for it, at most {WAIT_S_MAX}; default 0", "integer"),),
+        query=(
+            Query("timeout_seconds", f"seconds to wait for the signal, at most {WAIT_S_MAX}; default: 0", "integer"),
+        ),
         answer=PreemptionView,
         is_long=True,
         for_tasks=True,
@@ -258,12 +260,23 @@ ENDPOINTS = (
             method=method,
             path=f"{ROOT}/rendezvous",
             handler=rendezvous,
-            summary="Where its ranks are: a long poll; by POST, it is ready when all are there",
+            summary=(
+                "List the addresses of the ranks (long poll); after a POST, the allocation is marked as ready when "
+                "all have one"
+            ),
             tag=TAG,
             query=(
-                Query("timeout_seconds", f"how long to wait for all, at most {WAIT_S_MAX}; default 0", "integer"),
-                Query("rank", "the rank that asks; refused when there is none such", "integer"),
-                Query("attempt", "refused when it is not the current one", "integer"),
+                Query(
+                    "timeout_seconds",
+                    f"seconds to wait until all ranks have an address, at most {WAIT_S_MAX}; default: 0",
+                    "integer",
+                ),
+                Query("rank", "the calling rank; the request is refused when there is no such rank", "integer"),
+                Query(
+                    "attempt",
+                    "the attempt of the caller; the request is refused when it is not the current one",
+                    "integer",
+                ),
             ),
             answer=RendezvousView,
             is_long=True,
@@ -275,20 +288,28 @@ ENDPOINTS = (
         method="GET",
         path=f"{ROOT}/ranks/{{rank}}/start",
         handler=start,
-        summary="Whether the roles that a rank's role depends on are so far: a long poll",
+        summary="Show whether a rank may start, by the roles that its role depends on (long poll)",
         tag=TAG,
         query=(
-            Query("timeout_seconds", f"how long to wait for them, at most {WAIT_S_MAX}; default 0", "integer"),
-            Query("attempt", "refused when it is not the current one", "integer"),
+            Query("timeout_seconds", f"seconds to wait for those roles, at most {WAIT_S_MAX}; default: 0", "integer"),
+            Query(
+                "attempt", "the attempt of the caller; the request is refused when it is not the current one", "integer"
+            ),
         ),
         answer=StartOrderView,
         is_long=True,
         for_tasks=True,
     ),
     _row("signals/preemption/ack", acknowledge, "Acknowledge a preemption", AckBody, PreemptionView),
-    _row("ready", ready, "The service inside answers", FlagBody, AllocationView),
-    _row("waiting", waiting, "The service inside has nothing to show yet", FlagBody, AllocationView),
-    _row("progress", progress, "How far it is", ProgressBody, AllocationView),
-    _row("activity", activity, "It is in use", ActivityBody, None, status=202),
-    _row("ranks/{rank}/daemon", daemon, "The rank does not keep the gang alive", FlagBody, AllocationView),
+    _row("ready", ready, "Report whether the service inside is ready", FlagBody, AllocationView),
+    _row("waiting", waiting, "Report whether the service inside has nothing to show yet", FlagBody, AllocationView),
+    _row("progress", progress, "Report progress, or that the work was saved", ProgressBody, AllocationView),
+    _row("activity", activity, "Report that the allocation is in use", ActivityBody, None, status=202),
+    _row(
+        "ranks/{rank}/daemon",
+        daemon,
+        "Report whether the rank is a daemon, which does not keep the gang running",
+        FlagBody,
+        AllocationView,
+    ),
 )

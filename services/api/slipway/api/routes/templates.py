@@ -129,7 +129,7 @@ async def _read(request: Request) -> TemplateBody:
         raise InvalidError(detail, fields=(FieldError(f"/body/{per_launch[0]}", detail),))
     for name in (FIELD, NAMES):
         if name in body.body:
-            detail = f"{name} come with a launch: whoever may read a template could read them"
+            detail = f"{name} can be set by a launch only: every user who may read a template could read them"
             raise InvalidError(detail, fields=(FieldError(f"/body/{name}", detail),))
     try:
         checked({"kind": Kind.COMMAND.value, **body.body}, LaunchBody)
@@ -150,16 +150,16 @@ def _view(template: Template) -> TemplateView:
     )
 
 
-_WORKSPACE = (Query("workspace", f"its workspace; default {DEFAULT_WORKSPACE}"),)
+_WORKSPACE = (Query("workspace", f"workspace of the template; default: {DEFAULT_WORKSPACE}"),)
 
 ENDPOINTS = (
     Endpoint(
         method="GET",
         path=ROOT,
         handler=list_templates,
-        summary="Templates",
+        summary="List the templates",
         tag=TAG,
-        query=(Query("workspace", "only of this workspace"),),
+        query=(Query("workspace", "only templates of this workspace"),),
         answer=Items[TemplateView],
     ),
     Endpoint(
@@ -176,7 +176,7 @@ ENDPOINTS = (
         method="GET",
         path=f"{ROOT}/{{name}}",
         handler=get,
-        summary="One template",
+        summary="Show a template",
         tag=TAG,
         query=_WORKSPACE,
         answer=TemplateView,
@@ -185,7 +185,7 @@ ENDPOINTS = (
         method="PUT",
         path=f"{ROOT}/{{name}}",
         handler=put,
-        summary="Replace or add a template",
+        summary="Add or replace a template",
         tag=TAG,
         body=TemplateBody,
         answer=TemplateView,
@@ -196,7 +196,7 @@ ENDPOINTS = (
         method="DELETE",
         path=f"{ROOT}/{{name}}",
         handler=delete,
-        summary="Remove a template",
+        summary="Delete a template",
         tag=TAG,
         has_condition=True,
         query=_WORKSPACE,

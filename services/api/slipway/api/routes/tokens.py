@@ -27,7 +27,7 @@ async def list_tokens(request: Request) -> Response:
     """Return every token that this process has read, by id."""
     parts = parts_of(request)
     if parts.tokens is None:
-        raise ConflictError(f"there are no tokens of ours in mode {parts.settings.auth}")
+        raise ConflictError(f"Slipway has no tokens of its own in mode {parts.settings.auth}")
     now = parts.clock.now()
     return json_response(Items(items=[_view(record, now) for record in parts.tokens.all()]))
 
@@ -49,7 +49,7 @@ ENDPOINTS = (
         method="GET",
         path="/api/v1/tokens",
         handler=list_tokens,
-        summary="The tokens that count (mode token)",
+        summary="List the valid tokens (mode token)",
         tag="admin",
         answer=Items[TokenView],
     ),

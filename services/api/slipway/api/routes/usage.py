@@ -35,9 +35,9 @@ _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _FILTERS = ("workspace", "user", "pool", "queue", "kind")
 _QUERY = (
     Query("from", f"first day (UTC), such as 2026-01-02; default: {DAYS_DEFAULT} days ago"),
-    Query("to", "last day, included; default: today"),
-    *(Query(name, f"only of this {name}") for name in _FILTERS),
-    Query("format", "json or csv; default: what Accept says"),
+    Query("to", "last day, inclusive; default: today"),
+    *(Query(name, f"only use by this {name}") for name in _FILTERS),
+    Query("format", "json or csv; default: by the Accept header"),
 )
 
 
@@ -175,9 +175,12 @@ ENDPOINTS = (
         method="GET",
         path="/api/v1/usage",
         handler=usage,
-        summary="What was used, summed",
+        summary="Sum the use of resources",
         tag=TAG,
-        query=(Query("by", f"of {', '.join(DIMENSIONS)}, several with commas; default: user"), *_QUERY),
+        query=(
+            Query("by", f"group by {', '.join(DIMENSIONS)}, or several of them, separated by commas; default: user"),
+            *_QUERY,
+        ),
         answer=UsageView,
         media_types=("application/json", CSV_TYPE),
     ),
@@ -185,9 +188,9 @@ ENDPOINTS = (
         method="GET",
         path="/api/v1/usage/raw",
         handler=raw,
-        summary="What each allocation used",
+        summary="List the use of resources by each allocation",
         tag=TAG,
-        query=(Query("id", "only of this allocation, by its AllocationID or name"), *_QUERY),
+        query=(Query("id", "only use by this allocation (AllocationID or name)"), *_QUERY),
         answer=RawView,
         media_types=("application/json", CSV_TYPE),
     ),

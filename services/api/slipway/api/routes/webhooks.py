@@ -90,7 +90,7 @@ async def patch(request: Request) -> Response:
     change = checked(await read_object(request, parts.settings.body_bytes_max), WebhookChange)
     version = required_version(request, found.resource_version, "webhook")
     if change.rotate_secret and change.secret:
-        raise _refused("/rotateSecret", "a new key is either given as secret, or made up")
+        raise _refused("/rotateSecret", "set either secret or rotateSecret, not both")
     wanted = {
         name: getattr(change, name)
         for name in (
@@ -182,9 +182,11 @@ def _check(parts: ApiDeps, config: Config, secret: str) -> None:
     ):
         for index, word in enumerate(given):
             if word not in known:
-                findings.refuse(f"/{field}/{index}", f"{word[:64]!r} is none of them; known are {', '.join(known)}")
+                findings.refuse(f"/{field}/{index}", f"{word[:64]!r} is not known; known are {', '.join(known)}")
     if config.results and config.events and Event.TERMINATED.value not in config.events:
-        findings.refuse("/results", "only terminated events have a result: add terminated to events, or name none")
+        findings.refuse(
+            "/results", "only terminated events have a result: add terminated to events, or leave out results"
+        )
     if secret:
         try:
             parse_key(secret)
@@ -255,18 +257,20 @@ def _shown(url: str) -> str:
 
 
 ENDPOINTS = (
-    Endpoint(method="GET", path=ROOT, handler=list_webhooks, summary="Webhooks", tag=TAG, answer=Items[WebhookView]),
+    Endpoint(
+        method="GET", path=ROOT, handler=list_webhooks, summary="List the webhooks", tag=TAG, answer=Items[WebhookView]
+    ),
     Endpoint(
         method="POST",
         path=ROOT,
         handler=create,
-        summary="Add a webhook; the answer has its signing key, once",
+        summary="Add a webhook; only this answer contains its signing key",
         tag=TAG,
         body=WebhookBody,
         answer=WebhookView,
         status=201,
     ),
-    Endpoint(method="GET", path=f"{ROOT}/{{name}}", handler=get, summary="One webhook", tag=TAG, answer=WebhookView),
+    Endpoint(method="GET", path=f"{ROOT}/{{name}}", handler=get, summary="Show a webhook", tag=TAG, answer=WebhookView),
     Endpoint(
         method="PATCH",
         path=f"{ROOT}/{{name}}",
@@ -281,7 +285,7 @@ ENDPOINTS = (
         method="DELETE",
         path=f"{ROOT}/{{name}}",
         handler=delete,
-        summary="Remove a webhook",
+        summary="Delete a webhook",
         tag=TAG,
         status=204,
         has_condition=True,
@@ -290,7 +294,7 @@ ENDPOINTS = (
         method="POST",
         path=f"{ROOT}/{{name}}/test",
         handler=test,
-        summary="Send one message now and say how that went",
+        summary="Send one test message now and return the result",
         tag=TAG,
         answer=WebhookTest,
     ),

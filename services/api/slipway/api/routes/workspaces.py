@@ -55,7 +55,7 @@ ENDPOINTS = (
         method="GET",
         path=ROOT,
         handler=list_workspaces,
-        summary="Workspaces",
+        summary="List the workspaces",
         tag=TAG,
         answer=Items[WorkspaceView],
     ),
@@ -70,13 +70,13 @@ ENDPOINTS = (
         status=201,
     ),
     Endpoint(
-        method="GET", path=f"{ROOT}/{{name}}", handler=get, summary="One workspace", tag=TAG, answer=WorkspaceView
+        method="GET", path=f"{ROOT}/{{name}}", handler=get, summary="Show a workspace", tag=TAG, answer=WorkspaceView
     ),
     Endpoint(
         method="PATCH",
         path=f"{ROOT}/{{name}}",
         handler=change,
-        summary="Change its defaults or its quota",
+        summary="Change the defaults or the quota of a workspace",
         tag=TAG,
         body=WorkspaceChange,
         answer=WorkspaceView,
@@ -85,7 +85,7 @@ ENDPOINTS = (
         method="DELETE",
         path=f"{ROOT}/{{name}}",
         handler=remove,
-        summary="Remove a workspace in which nothing goes on",
+        summary="Delete a workspace that has no active allocations",
         tag=TAG,
         status=204,
     ),

@@ -55,9 +55,9 @@ def parse_target(url: str) -> WebhookTarget:
     if parts.scheme not in _PORTS or not parts.hostname:
         raise InvalidError("must begin with https:// or http:// and name a host")
     if parts.username is not None or parts.password is not None:
-        raise InvalidError("must hold no user and password; receivers check the signature instead")
+        raise InvalidError("must not contain a user and password; receivers check the signature instead")
     if parts.fragment:
-        raise InvalidError("must have no fragment: it would never be sent")
+        raise InvalidError("must have no fragment: a fragment is never sent")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return WebhookTarget(scheme=parts.scheme, host=parts.hostname, port=port or _PORTS[parts.scheme], path=path)
 

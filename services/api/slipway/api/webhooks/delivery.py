@@ -216,9 +216,9 @@ class Courier:
                 lane.is_trying = False
                 self._held.pop((delivery.webhook, delivery.entry_id), None)
                 if isinstance(ended, TransientError):
-                    _log.debug("a delivery stays in its queue", webhook=delivery.webhook, error=str(ended))
+                    _log.debug("delivery stays in its queue", webhook=delivery.webhook, error=str(ended))
                 elif isinstance(ended, BaseException):
-                    _log.error("a delivery failed", exc_info=ended, webhook=delivery.webhook, event_id=event.event_id)
+                    _log.error("delivery failed", exc_info=ended, webhook=delivery.webhook, event_id=event.event_id)
         finally:
             for _, _, delivery, _ in lane.waiting:
                 self._held.pop((delivery.webhook, delivery.entry_id), None)
@@ -255,7 +255,7 @@ class Courier:
             if answer.is_final or (tries >= TRIES_MIN and is_late):
                 await self._queues.bury(delivery, cause=answer.detail, tries=tries)
                 telemetry.DEAD_LETTERS.labels(stream=STREAM).inc()
-                _log.warning("a delivery was given up", webhook=webhook.name, event_id=event.event_id, tries=tries)
+                _log.warning("delivery given up", webhook=webhook.name, event_id=event.event_id, tries=tries)
                 return
             if self._is_ending:
                 return
@@ -310,7 +310,7 @@ class Courier:
                 try:
                     await self._queues.heartbeat(held)
                 except TransientError as error:
-                    _log.debug("no heartbeat for what is in hand", error=str(error))
+                    _log.debug("no heartbeat sent for deliveries in progress", error=str(error))
 
 
 def _note(webhook: Webhook, event: AllocationEvent, answer: DeliveryResult, tries: int) -> None:
@@ -320,7 +320,7 @@ def _note(webhook: Webhook, event: AllocationEvent, answer: DeliveryResult, trie
     if not answer.delivered:
         # Neither the URL nor the receiver's answer is logged: both may contain secrets.
         _log.info(
-            "a delivery was not taken",
+            "delivery attempt failed",
             webhook=webhook.name,
             event_id=event.event_id,
             tries=tries,

@@ -128,7 +128,7 @@ def parse_key(text: str) -> bytes:
         key = b""
     if not text.startswith(KEY_PREFIX) or not KEY_BYTES_MIN <= len(key) <= KEY_BYTES_MAX:
         raise InvalidError(
-            f"must be {KEY_PREFIX} and the base64 of {KEY_BYTES_MIN} to {KEY_BYTES_MAX} random bytes; without it a key "
-            "is made up"
+            f"must be {KEY_PREFIX} and the base64 of {KEY_BYTES_MIN} to {KEY_BYTES_MAX} random bytes; without it a "
+            "key is generated"
         )
     return key

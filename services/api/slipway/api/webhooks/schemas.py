@@ -9,16 +9,18 @@ from slipway.api.schemas import Request
 from slipway.api.webhooks.formats import BodyFormat
 from slipway.crd.v1alpha1 import Name
 
-Events = Annotated[list[str], Meta(max_length=16, description="which transitions, such as running; empty: all")]
-Workspaces = Annotated[list[Name], Meta(max_length=100, description="of which workspaces; empty: all")]
-Results = Annotated[list[str], Meta(max_length=16, description="which ends, such as Failed; then nothing else is sent")]
-Url = Annotated[str, Meta(description="where events are posted to: https://... or http://...")]
+Events = Annotated[list[str], Meta(max_length=16, description="transitions that are sent, such as running; empty: all")]
+Workspaces = Annotated[list[Name], Meta(max_length=100, description="workspaces whose events are sent; empty: all")]
+Results = Annotated[
+    list[str], Meta(max_length=16, description="results, such as Failed: then only ends with these results are sent")
+]
+Url = Annotated[str, Meta(description="address that events are posted to: https://... or http://...")]
 Description = Annotated[str, Meta(max_length=256)]
 Format = Annotated[
-    BodyFormat, Meta(description="what the receiver reads: cloudevents (programs), or a message for slack or teams")
+    BodyFormat, Meta(description="format of the body: cloudevents for programs, or a message for slack or teams")
 ]
 PageUrl = Annotated[
-    str, Meta(description="where people open the pages, https://...: messages for slack and teams then lead there")
+    str, Meta(description="address of the pages for people, https://...: messages for slack and teams link to it")
 ]
 WebhookName = Annotated[str, Meta(max_length=40, pattern=r"^$|^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 
@@ -27,7 +29,7 @@ class WebhookBody(Request, kw_only=True, frozen=True):
     """A new webhook; only `url` is required."""
 
     url: Url
-    name: Annotated[WebhookName, Meta(description="readable name; made up when absent")] = ""
+    name: Annotated[WebhookName, Meta(description="readable name; generated when absent")] = ""
     events: Events = []
     workspaces: Workspaces = []
     results: Results = []
@@ -35,7 +37,7 @@ class WebhookBody(Request, kw_only=True, frozen=True):
     enabled: bool = True
     format: Format = BodyFormat.CLOUDEVENTS
     page_url: PageUrl = ""
-    secret: Annotated[str, Meta(max_length=128, description="signing key, whsec_...; made up when absent")] = ""
+    secret: Annotated[str, Meta(max_length=128, description="signing key, whsec_...; generated when absent")] = ""
 
 
 class WebhookChange(Request, kw_only=True, frozen=True):
@@ -50,7 +52,7 @@ class WebhookChange(Request, kw_only=True, frozen=True):
     format: Format | msgspec.UnsetType = msgspec.UNSET
     page_url: PageUrl | msgspec.UnsetType = msgspec.UNSET
     secret: Annotated[str, Meta(max_length=128, description="another signing key")] | msgspec.UnsetType = msgspec.UNSET
-    rotate_secret: Annotated[bool, Meta(description="true: make up another signing key and answer it once")] = False
+    rotate_secret: Annotated[bool, Meta(description="true: generate another signing key and return it once")] = False
 
 
 class WebhookView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):

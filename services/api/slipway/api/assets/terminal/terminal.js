@@ -198,7 +198,7 @@ function closed({ code }) {
   if (state.over) return;
   state.isOpen = false;
   if (code === NO_SESSION) {
-    terminal.write("\r\n\x1b[2m[that session is gone; this is a new one]\x1b[0m\r\n");
+    terminal.write("\r\n\x1b[2m[that session has ended; this is a new one]\x1b[0m\r\n");
     Object.assign(state, { session: "", seen: 0, taken: 0, unsent: [] });
   } else if (code >= 4400) {
     show("refused", state.refused || "refused");

@@ -33,7 +33,7 @@ function take(allocation, trace) {
   $("#phase").textContent = allocation.result ? `${allocation.phase}, ${allocation.result}` : allocation.phase;
   const before = spans.length;
   spans = ordered(trace.spans);
-  $(".message").textContent = trace.warnings.join("; ") || (spans.length ? "" : "No span has been recorded.");
+  $(".message").textContent = trace.warnings.join("; ") || (spans.length ? "" : "No spans are recorded.");
   if (spans.length !== before || !spans.length) show();
   document.body.dataset.ended = allocation.phase === "Terminated" ? "true" : "";
   // The last spans are written with a delay, so the page looks again after the end, until no more spans arrive.
@@ -49,7 +49,7 @@ function tell(status) {
     message.replaceChildren(login, " to see it.");
     return false;
   }
-  message.textContent = status === 404 ? "There is no such allocation." : "The API does not answer; looking again.";
+  message.textContent = status === 404 ? "There is no such allocation." : "The API does not answer; trying again.";
   return status !== 404;
 }
 
