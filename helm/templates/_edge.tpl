@@ -3,7 +3,7 @@
 {{- $settings := .root.Values.api.settings -}}
 {{- $way := default (printf "%s.enabled" .way) .setting -}}
 {{- if eq $settings.auth "none" -}}
-{{- fail (printf "%s: the api lets everybody in (api.settings.auth=none), so nothing may lead to it from outside; set another api.settings.auth first" $way) -}}
+{{- fail (printf "%s: the api accepts every caller (api.settings.auth=none), so nothing may lead to it from outside; set another api.settings.auth first" $way) -}}
 {{- end -}}
 {{- if regexMatch "^(localhost|127[.0-9]+|\\[::1\\]):[0-9]+$" $settings.listen -}}
 {{- fail (printf "%s: api.settings.listen=%s is reached from inside of its pod only; let it listen on 0.0.0.0" $way $settings.listen) -}}

@@ -55,7 +55,7 @@ again at its start, and ends when it does not know one.
 SLIPWAY_WEBHOOK_NAMESPACE: {{ include "slipway.webhookNamespace" .root | quote }}
 {{- end -}}
 {{- if and (has .component (list "podworker" "api")) (not $settings.apiUrl) }}
-{{- /* The tasks' door where there is one: the api itself listens on loopback. */}}
+{{- /* The task port where there is one: the api itself listens on loopback. */}}
 {{- $api := .root.Values.api.settings }}
 SLIPWAY_API_URL: {{ printf "http://%s.%s.svc:%s" (include "slipway.component" (dict "root" .root "component" "api")) .root.Release.Namespace (ternary (include "slipway.port" $api.taskListen) (include "slipway.servicePort" .root) (not (empty $api.taskListen))) | quote }}
 {{- end -}}

@@ -18,11 +18,11 @@ class LogArchiveSettings(CommonSettings, kw_only=True, frozen=True):
         str,
         Meta(
             max_length=1024,
-            description="Where whole logs are archived: s3://bucket/prefix, gs://bucket/prefix, "
-            "az://account/container/prefix or file:///folder; the api and the watcher need the same. Credentials come "
-            "from AWS_*, GOOGLE_* or AZURE_*, or from the identity of the pod. An endpoint without TLS needs "
-            "AWS_ALLOW_HTTP=true or AZURE_ALLOW_HTTP=true. Empty: there is no archive, and the bounds of logs in Redis "
-            "hold.",
+            description="Storage for complete logs: s3://bucket/prefix, gs://bucket/prefix, "
+            "az://account/container/prefix or file:///folder; the api and the watcher need the same value. "
+            "Credentials come from the variables AWS_*, GOOGLE_* or AZURE_*, or from the identity of the pod. An "
+            "endpoint without TLS needs AWS_ALLOW_HTTP=true or AZURE_ALLOW_HTTP=true. Empty: there is no archive, so "
+            "only the logs in Redis exist, within their limits.",
             extra={"check": check_archive_url},
         ),
     ] = ""

@@ -344,7 +344,7 @@ REFUSED: Mapping[str, tuple[Values, str]] = {
     "a size": ({"size": "huge"}, "size"),
     "a part of a probe": ({"api": {"probes": {"liveness": {"period": 5}}}}, "period"),
     "a kind of service": ({"api": {"service": {"type": "ExternalName"}}}, "type"),
-    "a load balancer before an open api": ({"api": {"service": {"type": "LoadBalancer"}}}, "lets everybody in"),
+    "a load balancer before an open api": ({"api": {"service": {"type": "LoadBalancer"}}}, "accepts every caller"),
     "a secret to pull with": ({"imagePullSecrets": [{"nmae": "x"}]}, "imagePullSecrets"),
     "a sidecar without an image": ({"api": {"sidecars": [{"name": "proxy"}]}}, "sidecars"),
     "a digest": ({"image": {"digest": "latest"}}, "digest"),
@@ -364,10 +364,10 @@ REFUSED: Mapping[str, tuple[Values, str]] = {
         {"watcher": {"settings": {"logArchiveUrl": "s3://bucket/slipway"}}},
         "logArchiveUrl",
     ),
-    "a way in by ingress": ({"ingress": {"enabled": True, "hosts": ["slipway.example"]}}, "lets everybody in"),
+    "a way in by ingress": ({"ingress": {"enabled": True, "hosts": ["slipway.example"]}}, "accepts every caller"),
     "a way in by route": (
         {"httpRoute": {"enabled": True, "hostnames": ["slipway.example"], "parentRefs": [{"name": "gateway"}]}},
-        "lets everybody in",
+        "accepts every caller",
     ),
     "a host": ({"ingress": {"hosts": ["https://slipway.example"]}}, "hosts"),
     "a volume of the node": ({"api": {"extraVolumes": [{"name": "x", "hostPath": {"path": "/"}}]}}, "hostPath"),
@@ -414,7 +414,7 @@ REFUSED: Mapping[str, tuple[Values, str]] = {
     ),
     "an issuer where nobody is asked": (
         {"api": {"settings": {"oidcIssuerUrl": "https://a", "oidcClientId": "b"}}},
-        "none asks nobody",
+        "mode none authenticates no caller",
     ),
     "a client and no issuer": ({"api": {"oidcSecret": "a"}}, "need api.settings.oidcIssuerUrl"),
     "an algorithm with a shared secret": (

@@ -191,8 +191,8 @@ def test_ways_in_lead_to_the_api() -> None:
             {"api": {"settings": {"auth": "kubernetes"}}, "ingress": {"enabled": True, "hosts": [HOST]}},
             "inside of its pod",
         ),
-        ({"ingress": {"enabled": True}}, "lets everybody in"),
-        ({"httpRoute": {"enabled": True, "hostnames": [HOST]}}, "lets everybody in"),
+        ({"ingress": {"enabled": True}}, "accepts every caller"),
+        ({"httpRoute": {"enabled": True, "hostnames": [HOST]}}, "accepts every caller"),
     ],
 )
 def test_no_way_leads_where_nobody_asks_or_answers(values: Json, word: str) -> None:

@@ -391,8 +391,8 @@ def test_a_mode_needs_what_it_works_with() -> None:
         ({"auth": "token"}, "SLIPWAY_TOKEN_DIR"),
         ({"token_dir": "/x"}, "SLIPWAY_AUTH=token"),
         ({"auth": "kubernetes", "auth_audience": "slipway"}, "SLIPWAY_TASK_AUDIENCE are the same"),
-        ({"listen": "0.0.0.0:8080"}, "lets everybody in"),
-        ({"listen": "[::]:8080"}, "lets everybody in"),
+        ({"listen": "0.0.0.0:8080"}, "accepts every caller"),
+        ({"listen": "[::]:8080"}, "accepts every caller"),
     ):
         with pytest.raises(ValueError, match=words):
             Settings(**wrong)  # pyright: ignore[reportArgumentType]

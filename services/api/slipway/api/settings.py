@@ -35,64 +35,65 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
     health_listen: Annotated[
         str,
         Meta(
-            description="host:port where /livez, /readyz and /metrics, and nothing else, are served too. For a kubelet "
-            "and a Prometheus, which cannot reach a loopback address of ours. Empty: nowhere else.",
+            description="host:port of a second listener that serves only /livez, /readyz and /metrics. For a kubelet "
+            "and a Prometheus, which cannot reach a loopback address of the api. Empty: no second listener.",
             extra={"check": parse_listen},
         ),
     ] = ""
     task_listen: Annotated[
         str,
         Meta(
-            description="host:port of the tasks' door: the help for what runs inside, for calls with the token of a "
-            "task, and nothing else. It may be reached from other machines. Empty: there is none.",
+            description="host:port of the task port. It serves only the endpoints for programs inside of ranks, and "
+            "only to callers with the token of a task. Other machines may reach it. Empty: no task port.",
             extra={"check": parse_listen},
         ),
     ] = ""
     task_audience: Annotated[
         str,
         Meta(
-            description="Audience of the tokens of tasks; the pod worker projects tokens for the same one. Empty: none "
-            "are taken."
+            description="Audience of the tokens of tasks; must equal the task audience of the pod worker. Empty: "
+            "tokens of tasks are rejected."
         ),
     ] = "slipway"
     auth: Annotated[
         Literal["none", "token", "kubernetes"],
         Meta(
-            description="Who may call. none: everybody who can connect, therefore on loopback addresses only. token: "
-            "who has a token whose hash is in SLIPWAY_TOKEN_DIR. kubernetes: whom the cluster knows (TokenReview), "
-            "for what they may do there (SubjectAccessReview)."
+            description="How callers authenticate. none: not at all, so the api must listen on a loopback address. "
+            "token: with a token whose hash is in SLIPWAY_TOKEN_DIR. kubernetes: with a token that the cluster "
+            "accepts (TokenReview); the cluster also decides what the caller may do (SubjectAccessReview)."
         ),
     ] = "none"
     token_audiences: Annotated[
         tuple[str, ...],
         Meta(
-            description="Audiences that projected tokens in pod templates may be for, separated by commas. The chart "
-            "sets it to what its admission policy allows, so that a launch is refused rather than its pods. Empty: "
-            "every audience but the Kubernetes API."
+            description="Audiences that projected tokens in pod templates may have, separated by commas. The chart "
+            "sets it to the audiences that its admission policy allows, so that the api refuses a launch before the "
+            "API server refuses its pods. Empty: every audience but the Kubernetes API."
         ),
     ] = ()
     token_dir: Annotated[
         str,
         Meta(
-            description="Folder with the records of tokens, one JSON file each, as a mounted Secret is one; `slipway "
-            "token create` writes them. Looked at every few seconds. Needed by mode token, and only there."
+            description="Folder with the records of tokens, such as a mounted Secret: one JSON file per token. "
+            "`slipway token create` writes them. The folder is read again every few seconds. Required in mode token, "
+            "and allowed only there."
         ),
     ] = ""
     auth_audience: Annotated[
         str,
         Meta(
-            description="Audience that users' tokens must be for in mode kubernetes, so that a token for this api "
-            "opens nothing else. Another one than that of tasks. Empty: the API server's own, as of tokens in a "
-            "kubeconfig."
+            description="Audience that the tokens of users must have in mode kubernetes, so that a token for this api "
+            "is valid nowhere else. It must differ from the task audience. Empty: the audience of the API server, "
+            "which the tokens in a kubeconfig have."
         ),
     ] = "slipway-api"
     oidc_issuer_url: Annotated[
         str,
         Meta(
             max_length=512,
-            description="Issuer of OpenID Connect whose tokens users may call with, exactly as its discovery document "
-            "and its tokens name it: https://login.example.com. Beside the tokens of mode token or kubernetes. Empty: "
-            "no single sign-on.",
+            description="OpenID Connect issuer whose tokens are accepted, exactly as its discovery document and its "
+            "tokens name it: https://login.example.com. They are accepted in addition to the tokens of mode token or "
+            "kubernetes. Empty: no single sign-on.",
             extra={"check": check_issuer_url},
         ),
     ] = ""
@@ -100,29 +101,30 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
         str,
         Meta(
             max_length=255,
-            description="The api's client at the issuer: the audience of ID tokens, and what browsers sign in as.",
+            description="Id of the api's client at the issuer: the audience of ID tokens, and the client for sign-in "
+            "in a browser.",
         ),
     ] = ""
     oidc_client_secret_file: Annotated[
         str,
         Meta(
-            description="File with the secret of that client, as a mounted Secret is one; read at every use, so that "
-            "it may change without a restart. Empty: a public client, which proves itself by PKCE alone."
+            description="File with the secret of that client, such as a mounted Secret. It is read at every use, so "
+            "that it can change without a restart. Empty: a public client, which uses only PKCE."
         ),
     ] = ""
     oidc_cli_client_id: Annotated[
         str,
         Meta(
             max_length=255,
-            description="Client that `slipway login` uses: a public one, for the loopback redirect http://127.0.0.1 "
-            "and the device flow. Empty: SLIPWAY_OIDC_CLIENT_ID.",
+            description="Id of the client that `slipway login` uses: a public client that allows the loopback "
+            "redirect http://127.0.0.1 and the device flow. Empty: SLIPWAY_OIDC_CLIENT_ID.",
         ),
     ] = ""
     oidc_audience: Annotated[
         tuple[str, ...],
         Meta(
-            description="Audiences that a token may be for, separated by commas; one of them is enough. Access tokens "
-            "often name another one than the client. Empty: the two clients above."
+            description="Accepted audiences of a token, separated by commas; a token needs one of them. Access tokens "
+            "often have another audience than the client. Empty: the two clients above."
         ),
     ] = ()
     oidc_username_claim: Annotated[
@@ -130,16 +132,16 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
         Meta(
             min_length=1,
             max_length=128,
-            description="Claim that names the user, such as sub, email or preferred_username. An email counts only "
-            "where the token does not say email_verified=false.",
+            description="Claim with the name of the user, such as sub, email or preferred_username. An email is "
+            "rejected when the token has email_verified=false.",
         ),
     ] = "sub"
     oidc_username_prefix: Annotated[
         str,
         Meta(
             max_length=128,
-            description="Put before the user's name, so that it is no other's: oidc:. Empty: the issuer and # where "
-            "the claim is not email, and nothing where it is, as kube-apiserver does. A - means none.",
+            description="Prefix of user names, such as oidc:, so that they differ from other names of the cluster. "
+            "Empty: as in kube-apiserver, the issuer and #, or no prefix when the claim is email. A - means no prefix.",
         ),
     ] = ""
     oidc_groups_claim: Annotated[
@@ -149,65 +151,66 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
         ),
     ] = "groups"
     oidc_groups_prefix: Annotated[
-        str, Meta(max_length=128, description="Put before the name of each group: oidc:. Empty: nothing.")
+        str, Meta(max_length=128, description="Prefix of group names, such as oidc:. Empty: no prefix.")
     ] = ""
     oidc_required_claims: Annotated[
         dict[str, str],
         Meta(
-            description='Claims that a token must have with this very value, as JSON: {"hd": "example.com"}. Empty: '
-            "none."
+            description='Claims that a token must have with exactly these values, as JSON: {"hd": "example.com"}. '
+            "Empty: no required claims."
         ),
     ] = {}
     oidc_signing_algs: Annotated[
         tuple[Literal["RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512"], ...],
         Meta(
             min_length=1,
-            description="Algorithms that a token may be signed with, separated by commas. Only asymmetric ones exist "
-            "here: none and HS256 are refused.",
+            description="Algorithms that a token may be signed with, separated by commas. Only asymmetric algorithms "
+            "are allowed: none and HS256 are rejected.",
         ),
     ] = ("RS256",)
     oidc_ca_file: Annotated[
         str,
         Meta(
-            description="File with the certificates of the authorities that may have signed the issuer's. Empty: those "
-            "of the system."
+            description="File with the CA certificates that the issuer's certificate is verified with. Empty: the CA "
+            "certificates of the system."
         ),
     ] = ""
     oidc_scopes: Annotated[
         tuple[str, ...],
         Meta(
-            description="What a sign-in asks the issuer for, separated by commas; openid is always asked for. Many "
-            "issuers give groups for a scope groups, and a refresh token for offline_access only."
+            description="Scopes that a sign-in requests from the issuer, separated by commas; openid is always "
+            "requested. Many issuers return groups only for the scope groups, and a refresh token only for "
+            "offline_access."
         ),
     ] = ("openid", "profile", "email")
     oidc_label: Annotated[
         str,
         Meta(
-            min_length=1, max_length=64, description="What the login page calls the issuer: Sign in with <this name>."
+            min_length=1, max_length=64, description="Name of the issuer on the login page: Sign in with <this name>."
         ),
     ] = "single sign-on"
     oidc_roles: Annotated[
         dict[str, dict[str, Literal["viewer", "editor", "admin"]]],
         Meta(
-            description="Mode token only, where no RoleBinding says it: who may what, as JSON from group:NAME or "
-            'user:NAME, prefix included, to roles by workspace: {"group:ml-team": {"team-red": "editor"}}. The '
-            "workspace * means all. Roles: viewer, editor, admin.",
+            description="Roles of users and groups of the issuer, in mode token only, where RoleBindings are not "
+            'used. JSON from group:NAME or user:NAME, prefix included, to roles by workspace: {"group:ml-team": '
+            '{"team-red": "editor"}}. The workspace * means all workspaces. Roles: viewer, editor, admin.',
             extra={"check": check_subjects},
         ),
     ] = {}
     tls_dir: Annotated[
         str,
         Meta(
-            description="Folder with tls.crt and tls.key, as a mounted TLS Secret is one: SLIPWAY_LISTEN then speaks "
-            "HTTPS, and nothing else. Looked at every ten seconds, so that a renewed certificate counts without a "
-            "restart. Empty: HTTP; TLS may end in front."
+            description="Folder with tls.crt and tls.key, such as a mounted TLS Secret. SLIPWAY_LISTEN then serves "
+            "only HTTPS. The folder is checked every ten seconds, so that a renewed certificate is used without a "
+            "restart. Empty: HTTP; a proxy in front may terminate TLS."
         ),
     ] = ""
     audit_file: Annotated[
         str,
         Meta(
-            description="File that audit events are appended to, one CloudEvent a line; its folder must be there. "
-            "Empty: the log has them, as always. A file or a webhook, not both."
+            description="File that audit events are appended to, one CloudEvent per line; its folder must exist. "
+            "Empty: no file. The log of the api always has the audit events. Set either a file or a webhook, not both."
         ),
     ] = ""
     audit_file_bytes_max: Annotated[
@@ -215,27 +218,27 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
         Meta(
             ge=64 * 1024,
             le=4 * 1024 * 1024 * 1024,
-            description="Size at which that file is renamed, with the time in its name, and a new one begun.",
+            description="Size at which that file is renamed, with the time in its name, and a new file is started.",
             extra={"unit": "bytes"},
         ),
     ] = 64 * 1024 * 1024
     audit_files_max: Annotated[
-        int, Meta(ge=0, le=10_000, description="How many full files of audit events are kept; the oldest go.")
+        int, Meta(ge=0, le=10_000, description="Maximum number of full files of audit events; the oldest are deleted.")
     ] = 16
     audit_days_max: Annotated[
         int,
         Meta(
             ge=0,
             le=3650,
-            description="How long full files of audit events are kept, at most; 0: as long as there are not too many.",
+            description="Maximum age of full files of audit events; 0: only their number is limited.",
             extra={"unit": "days"},
         ),
     ] = 0
     audit_webhook_dir: Annotated[
         str,
         Meta(
-            description="Folder with the files url and key (whsec_...), as a mounted Secret is one: audit events are "
-            "posted there as batches of CloudEvents, signed as webhooks are. Empty: nowhere."
+            description="Folder with the files url and key (whsec_...), such as a mounted Secret. Audit events are "
+            "posted to that URL as batches of CloudEvents, signed like webhooks. Empty: no webhook."
         ),
     ] = ""
     audit_retry_s: Annotated[
@@ -243,8 +246,8 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
         Meta(
             ge=0,
             le=604_800,
-            description="How long a batch of audit events is tried again before it is given up. Then "
-            "the reader gets an event with the number of lost events.",
+            description="How long the delivery of a batch of audit events is retried before the batch is dropped. The "
+            "receiver then gets an event with the number of lost events.",
             extra={"unit": "seconds"},
         ),
     ] = 3600.0
@@ -253,8 +256,8 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
         Meta(
             ge=100,
             le=1_000_000,
-            description="Audit events that wait in memory for their reader; about 1 KiB each. Further ones are "
-            "lost, and the reader gets an event with their number.",
+            description="Maximum number of audit events that wait in memory for their receiver; about 1 KiB each. "
+            "Further events are lost, and the receiver gets an event with their number.",
         ),
     ] = 10_000
     session_s: Annotated[
@@ -262,33 +265,35 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
         Meta(
             ge=60,
             le=604_800,
-            description="How long a browser stays logged in, at most as long as its token counts. A working day.",
+            description="How long a browser stays logged in, but not longer than its token is valid. The default is a "
+            "working day.",
             extra={"unit": "seconds"},
         ),
     ] = 28_800.0
     session_key_dir: Annotated[
         str,
         Meta(
-            description="Folder with the keys that seal the cookies of browsers, files named *.key with 32 bytes in "
-            "URL-safe base64 each, as a mounted Secret is one. The last name in the alphabet seals, all open; looked "
-            "at every few seconds. Every replica needs the same. They also sign what ranks exchange by all-gather. "
-            "Empty: a key of this process alone, so that browsers log in again after a restart, and no signature."
+            description="Folder with the keys that encrypt the cookies of browsers, such as a mounted Secret: files "
+            "named *.key, each with 32 bytes in URL-safe base64. The last file in alphabetical order encrypts, all of "
+            "them decrypt. The folder is read again every few seconds. Every replica needs the same keys. They also "
+            "sign the data that ranks exchange by all-gather. Empty: a key of this process alone, so browsers must "
+            "log in again after a restart, and all-gather data is not signed."
         ),
     ] = ""
     accept_unsigned: Annotated[
         bool,
         Meta(
-            description="Also believe data of all-gathers that have no signature at all: while replicas of a version "
-            "that does not sign are replaced."
+            description="Also accept all-gather data without any signature; for an upgrade, while replicas run whose "
+            "version does not sign."
         ),
     ] = False
     proxy_domain: Annotated[
         str,
         Meta(
-            description="Domain below which pages of workloads have origins of their own, as <id>.<domain>: browsers "
-            "open them there, and there only. Needs a wildcard in DNS, and the api's own name in SLIPWAY_HOSTS. Empty: "
-            "pages are opened through slipway port-forward; in mode none they are served in the origin of the api, "
-            "where a script of theirs may do whatever the api can, and the api warns of it.",
+            description="Domain below which each workload's pages have their own origin, <id>.<domain>: browsers open "
+            "them only there. Needs a wildcard record in DNS, and the api's own name in SLIPWAY_HOSTS. Empty: users "
+            "open pages through slipway port-forward. In mode none, the api then serves them in its own origin, where "
+            "their scripts can do everything that the api can; it logs a warning.",
             extra={"check": check_domain},
         ),
     ] = ""
@@ -297,8 +302,8 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
         Meta(
             pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$",
             max_length=63,
-            description="Namespace with the Secrets that hold webhooks and their keys. Best one where nothing else is: "
-            "Roles cannot tell Secrets apart. Empty: SLIPWAY_NAMESPACE.",
+            description="Namespace of the Secrets with webhooks and their keys. Use a namespace for them alone, "
+            "because Roles cannot distinguish Secrets. Empty: SLIPWAY_NAMESPACE.",
         ),
     ] = ""
     rate_per_s: Annotated[
@@ -306,52 +311,70 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
         Meta(
             ge=0,
             le=100_000,
-            description="Calls of the REST API that one user may make for long, at this process; 0 limits nobody. What "
-            "is above is answered 429 with Retry-After. Not in mode none.",
+            description="Calls of the REST API per second that one user may make to this process in the long run; 0: "
+            "no limit. Calls above it are answered with 429 and Retry-After. Not used in mode none.",
             extra={"unit": "calls per second"},
         ),
     ] = 50.0
     rate_burst: Annotated[
         int,
-        Meta(ge=1, le=1_000_000, description="Calls that one user may make at once, on top of that."),
+        Meta(ge=1, le=1_000_000, description="Number of calls in a burst that one user may make in addition."),
     ] = 500
     refusals_per_s: Annotated[
         float,
         Meta(
             ge=0,
             le=100_000,
-            description="Credentials of one client address that may be refused for long, at this process; 0 limits no "
-            "address. What is above is answered 429 before anything is asked of Kubernetes or an issuer. Credentials "
-            "that were valid within the last minute are not held up. Not in mode none.",
+            description="Rejected credentials per second that one client address may send to this process in the long "
+            "run; 0: no limit. Calls above it are answered with 429, without a call to Kubernetes or the issuer. "
+            "Credentials that were valid within the last minute are still accepted. Not used in mode none.",
             extra={"unit": "refusals per second"},
         ),
     ] = 1.0
     refusals_burst: Annotated[
         int,
-        Meta(ge=1, le=1_000_000, description="Credentials of one client address that may be refused at once."),
+        Meta(
+            ge=1,
+            le=1_000_000,
+            description="Number of rejected credentials that one client address may send in a burst.",
+        ),
     ] = 200
     trusted_proxies: Annotated[
         tuple[str, ...],
         Meta(
             description="Networks (CIDR) of proxies in front of the api, such as an Ingress, separated by commas. The "
-            "limit of refusals counts for the client that their X-Forwarded-For names. Empty: for who connects.",
+            "limit of rejected credentials then applies to the client address in their X-Forwarded-For. Empty: it "
+            "applies to the address that connects.",
             extra={"check": parse_networks},
         ),
     ] = ()
     api_url: Annotated[
-        str, Meta(description="Where ranks find the API, as the pod worker has it: a dry run shows the same pods.")
+        str,
+        Meta(
+            description="URL of the API for ranks. Use the value of the pod worker, so that a dry run shows the same "
+            "pods."
+        ),
     ] = ""
     context_image: Annotated[
-        str, Meta(description="Image that unpacks uploaded files, as the pod worker has it: for dry runs.")
+        str,
+        Meta(
+            description="Image that unpacks uploaded files. Use the value of the pod worker, so that a dry run shows "
+            "the same pods."
+        ),
     ] = ""
     context_python: Annotated[
-        str, Meta(max_length=1024, description="The Python in that image, as the pod worker has it: for dry runs.")
+        str,
+        Meta(
+            max_length=1024,
+            description="Python in that image. Use the value of the pod worker, so that a dry run shows the same pods.",
+        ),
     ] = "python3"
     hosts: Annotated[
         tuple[str, ...],
         Meta(
-            description="Host names under which the api is reached, beyond localhost: those of a proxy or a forwarded "
-            "port. Others are refused, so that no foreign web page can use the api through a browser."
+            description="Host names that callers use for the api, in addition to localhost, such as the name of a "
+            "proxy or of a forwarded port. Requests for other host names are refused, so that a web page of another "
+            "site cannot use the api through a browser."
         ),
     ] = ()
     body_bytes_max: Annotated[
@@ -359,7 +382,8 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
         Meta(
             ge=1024,
             le=3 * 1024 * 1024,
-            description="Largest request body; above what a spec may have (256 KiB), below what Kubernetes takes.",
+            description="Maximum size of a request body; more than the maximum of a spec (256 KiB), less than the "
+            "maximum of Kubernetes.",
             extra={"unit": "bytes"},
         ),
     ] = 1024 * 1024
@@ -368,7 +392,7 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
         Meta(
             gt=0,
             le=600,
-            description="How long a request may take; streams, long polls and the proxy have limits of their own.",
+            description="How long a request may take; streams, long polls and the proxy have their own limits.",
             extra={"unit": "seconds"},
         ),
     ] = 30.0
@@ -377,22 +401,26 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
         Meta(
             gt=0,
             le=60,
-            description="Longest wait for one answer of the Kubernetes API before a request is answered 503. Short: "
-            "somebody waits.",
+            description="Maximum wait for one answer of the Kubernetes API before a request is answered with 503. The "
+            "default is short, because a caller waits.",
             extra={"unit": "seconds"},
         ),
     ] = 5.0
     streams_max: Annotated[
         int,
-        Meta(ge=1, le=100_000, description="Open event and log streams and proxied sockets of this process."),
+        Meta(
+            ge=1,
+            le=100_000,
+            description="Maximum number of open event streams, log streams and proxied sockets of this process.",
+        ),
     ] = 2000
     streams_per_user_max: Annotated[
         int,
         Meta(
             ge=0,
             le=100_000,
-            description="How many of these, and of long polls, one user may have. 0: a quarter of "
-            "SLIPWAY_STREAMS_MAX. Not in mode none.",
+            description="Maximum number of these, and of long polls, per user. 0: a quarter of SLIPWAY_STREAMS_MAX. "
+            "Not used in mode none.",
         ),
     ] = 0
     streams_per_workspace_max: Annotated[
@@ -400,15 +428,15 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
         Meta(
             ge=0,
             le=100_000,
-            description="How many of these may belong to the allocations of one workspace. 0: three quarters of "
-            "SLIPWAY_STREAMS_MAX. Not in mode none.",
+            description="Maximum number of these for the allocations of one workspace. 0: three quarters of "
+            "SLIPWAY_STREAMS_MAX. Not used in mode none.",
         ),
     ] = 0
     exec_enabled: Annotated[
         bool,
         Meta(
-            description="Whether commands may be run in ranks (slipway exec, cp and ssh), by callers who may change "
-            "the allocation. In a cluster the chart grants pods/exec in the workspaces where this is true.",
+            description="Whether callers who may change an allocation may run commands in its ranks (slipway exec, cp "
+            "and ssh). If true, the chart grants the api pods/exec in the workspaces.",
         ),
     ] = True
     exec_idle_s: Annotated[
@@ -416,21 +444,21 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
         Meta(
             ge=1,
             le=604_800,
-            description="How long a command in a rank may neither print nor be typed to before its session ends.",
+            description="How long a command in a rank may have neither output nor input before its session ends.",
             extra={"unit": "seconds"},
         ),
     ] = 14_400.0
     exec_sessions_max: Annotated[
         int,
-        Meta(ge=1, le=100_000, description="Commands in ranks that one user may have open at this process."),
+        Meta(ge=1, le=100_000, description="Maximum number of open commands in ranks per user at this process."),
     ] = 32
     context_bytes_max: Annotated[
         int,
         Meta(
             ge=0,
             le=1024 * 1024 * 1024,
-            description="Largest archive of files that a launch may bring along; 0 takes none. It is kept in pieces "
-            "in ConfigMaps of the workspace, that is: in etcd.",
+            description="Maximum size of the archive of files of a launch; 0: no archives. An archive is stored in "
+            "pieces in ConfigMaps of the workspace, and so in etcd.",
             extra={"unit": "bytes"},
         ),
     ] = 95 * 1024 * 1024
@@ -439,19 +467,24 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
         Meta(
             ge=1,
             le=64,
-            description="Archives that are received at the same time: each is held in memory while it is checked.",
+            description="Maximum number of archives that are received at the same time; each is in memory while it is "
+            "checked.",
         ),
     ] = 2
     context_uploads_per_user_max: Annotated[
         int,
-        Meta(ge=1, le=64, description="How many of these one user may send at the same time. Not in mode none."),
+        Meta(
+            ge=1,
+            le=64,
+            description="Maximum number of archives that one user may send at the same time. Not used in mode none.",
+        ),
     ] = 1
     context_workspace_bytes_max: Annotated[
         int,
         Meta(
             ge=0,
             le=1024**4,
-            description="Bytes of archives that one workspace may have stored; 0: as many as fit. They are in etcd.",
+            description="Maximum size of all stored archives of one workspace, which are in etcd; 0: no limit.",
             extra={"unit": "bytes"},
         ),
     ] = 1024 * 1024 * 1024
@@ -460,7 +493,8 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
         Meta(
             ge=0,
             le=4 * 1024 * 1024 * 1024,
-            description="Pieces of archives that are kept in memory, so that the ranks of a gang cost one read.",
+            description="Size of the memory cache for pieces of archives. With it, all ranks of a gang need only one "
+            "read.",
             extra={"unit": "bytes"},
         ),
     ] = 128 * 1024 * 1024
@@ -469,7 +503,7 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
         Meta(
             gt=0,
             le=3600,
-            description="How long a proxied request may be silent before it is given up.",
+            description="How long a proxied request may transfer no data before it is ended.",
             extra={"unit": "seconds"},
         ),
     ] = 300.0
@@ -477,24 +511,24 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
         str,
         Meta(
             description="File with a token that the proxy sends to workloads as Authorization: Bearer, so that their "
-            "programs can refuse other callers. `slipway up` sets it, and gives the token to the workloads. Empty: "
-            "none is sent; in a cluster a NetworkPolicy says who reaches a pod."
+            "programs can refuse other callers. `slipway up` sets it, and passes the token to the workloads. Empty: "
+            "no token is sent; in a cluster, a NetworkPolicy limits who can reach a pod."
         ),
     ] = ""
     proxy_networks: Annotated[
         tuple[str, ...],
         Meta(
-            description="Networks (CIDR) of pods that the proxy leads to although their addresses are loopback, "
-            "link-local, a metadata service's or a node's own, separated by commas. `slipway up` sets the addresses of "
-            "its ranks.",
+            description="Networks (CIDR) of pods that the proxy may connect to although their addresses are loopback, "
+            "link-local, or those of a metadata service or of a node, separated by commas. `slipway up` sets the "
+            "addresses of its ranks.",
             extra={"check": parse_networks},
         ),
     ] = ()
     webhook_networks: Annotated[
         tuple[str, ...],
         Meta(
-            description="Networks (CIDR) that webhooks may be sent to beyond the public internet, such as "
-            "10.20.0.0/16, separated by commas. Whoever may add a webhook makes this process connect there.",
+            description="Networks (CIDR) that webhooks may be sent to in addition to the public internet, such as "
+            "10.20.0.0/16, separated by commas. A user who may add a webhook can make this process connect to them.",
             extra={"check": parse_networks},
         ),
     ] = ()
@@ -503,7 +537,7 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
         Meta(
             gt=0,
             le=60,
-            description="How long a receiver of a webhook may take to answer.",
+            description="Maximum wait for the answer of a receiver of a webhook.",
             extra={"unit": "seconds"},
         ),
     ] = 10.0
@@ -512,23 +546,26 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
         Meta(
             ge=0,
             le=604_800,
-            description="How long one delivery of a webhook is tried again before it becomes a dead letter. An hour: "
-            "long enough for a receiver to be repaired or restarted.",
+            description="How long one delivery of a webhook is retried before it becomes a dead letter. The default "
+            "is an hour: enough time to repair or restart a receiver.",
             extra={"unit": "seconds"},
         ),
     ] = 3600.0
     webhook_concurrency: Annotated[
         int,
-        Meta(ge=1, le=256, description="Tries under way at the same time to the receiver of one webhook."),
+        Meta(
+            ge=1, le=256, description="Maximum number of concurrent delivery attempts to the receiver of one webhook."
+        ),
     ] = 8
 
     logs_url_template: Annotated[
         str,
         Meta(
             max_length=4096,
-            description="Where the cluster keeps logs beside Slipway (Loki in Grafana, Cloud Logging, OpenSearch): an "
-            "address in which {workspace}, {id}, {name}, {uid}, {attempt}, {from_ms} and {to_ms} stand for those of an "
-            "allocation. The page, `slipway describe`, `slipway logs` and links.outsideLogs show it. Empty: nowhere.",
+            description="URL of the logs of an allocation in another system of the cluster (Loki in Grafana, Cloud "
+            "Logging, OpenSearch). The placeholders {workspace}, {id}, {name}, {uid}, {attempt}, {from_ms} and "
+            "{to_ms} are replaced by the values of the allocation. The page, `slipway describe`, `slipway logs` and "
+            "links.outsideLogs show the URL. Empty: no link.",
             extra={"check": check_url_template},
         ),
     ] = ""
@@ -536,28 +573,30 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
         str,
         Meta(
             max_length=65536,
-            description="Links of each workload to what the cluster has about it beside Slipway, as a JSON list of "
-            "{title, url, icon}, 16 at most. In the url stand the placeholders of logsUrlTemplate. The page, "
-            "`slipway describe` and links.outside show them. Empty: none.",
+            description="Links of each workload to other systems of the cluster, as a JSON list of {title, url, "
+            "icon}, 16 at most. The url may contain the placeholders of logsUrlTemplate. The page, `slipway describe` "
+            "and links.outside show them. Empty: no links.",
             extra={"check": link_templates},
         ),
     ] = ""
     prometheus_url: Annotated[
         str,
         Meta(
-            description="Prometheus, or what speaks its HTTP API, that has figures of the cluster's GPUs, such as "
-            "http://prometheus.monitoring:9090: what GPUs do is then shown beside who holds them. Empty: it is not.",
+            description="URL of a Prometheus, or of a server with its HTTP API, that has the metrics of the cluster's "
+            "GPUs, such as http://prometheus.monitoring:9090. The utilization of each GPU is then shown beside its "
+            "holder. Empty: it is not shown.",
             extra={"check": check_prometheus_url},
         ),
     ] = ""
     prometheus_token_file: Annotated[
-        str, Meta(description="File with a token for Prometheus, sent as Authorization: Bearer. Empty: none is sent.")
+        str,
+        Meta(description="File with a token for Prometheus, sent as Authorization: Bearer. Empty: no token is sent."),
     ] = ""
     prometheus_ca_file: Annotated[
         str,
         Meta(
-            description="File with the certificates of the authorities that may have signed that of Prometheus. Empty: "
-            "those of the system."
+            description="File with the CA certificates that the certificate of Prometheus is verified with. Empty: "
+            "the CA certificates of the system."
         ),
     ] = ""
     gpu_use_query: Annotated[
@@ -565,9 +604,9 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
         Meta(
             max_length=1024,
             min_length=1,
-            description="PromQL of how busy each GPU is, in percent: one series per GPU with the labels namespace and "
-            "pod (or exported_namespace and exported_pod) of the rank that has it. For DCGM's profiling figures: "
-            "100 * DCGM_FI_PROF_GR_ENGINE_ACTIVE.",
+            description="PromQL query for the utilization of each GPU, in percent: one series per GPU, with the "
+            "labels namespace and pod (or exported_namespace and exported_pod) of the rank that has it. For the "
+            "profiling metrics of DCGM: 100 * DCGM_FI_PROF_GR_ENGINE_ACTIVE.",
         ),
     ] = DEFAULT_EXPRESSION
     gpu_idle_s: Annotated[
@@ -575,7 +614,7 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
         Meta(
             ge=5,
             le=86_400,
-            description="An allocation whose GPUs have all done nothing for so long is shown as idle.",
+            description="How long all GPUs of an allocation must be idle before the allocation is shown as idle.",
             extra={"unit": "seconds"},
         ),
     ] = 1_800.0
@@ -584,21 +623,23 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
         Meta(
             gt=0,
             le=100,
-            description="What a GPU does below this is nothing.",
+            description="Utilization below which a GPU is idle.",
             extra={"unit": "percent"},
         ),
     ] = 5.0
 
     simulations_max: Annotated[
         int,
-        Meta(ge=1, le=64, description="What-if questions that are answered at the same time, each by its own process."),
+        Meta(
+            ge=1, le=64, description="Maximum number of what-if simulations at the same time; each has its own process."
+        ),
     ] = 2
     simulate_timeout_s: Annotated[
         float,
         Meta(
             gt=0,
             le=300,
-            description="How long a what-if question may take; shorter than a request.",
+            description="How long a what-if simulation may take; shorter than a request.",
             extra={"unit": "seconds"},
         ),
     ] = 20.0
@@ -607,7 +648,7 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
         Meta(
             ge=64 * 1024 * 1024,
             le=64 * 1024 * 1024 * 1024,
-            description="Memory that the process of one what-if question may use.",
+            description="Memory that the process of one what-if simulation may use.",
             extra={"unit": "bytes"},
         ),
     ] = 256 * 1024 * 1024
@@ -650,24 +691,28 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
 
     def __post_init__(self) -> None:
         if self.task_listen and not self.task_audience:
-            raise ValueError("SLIPWAY_TASK_LISTEN needs SLIPWAY_TASK_AUDIENCE: nobody could come in")
+            raise ValueError(
+                "SLIPWAY_TASK_LISTEN needs SLIPWAY_TASK_AUDIENCE: without it, the task port rejects every caller"
+            )
         if (self.auth == "token") is not bool(self.token_dir):
-            raise ValueError("SLIPWAY_TOKEN_DIR and SLIPWAY_AUTH=token need each other: it names the tokens that count")
+            raise ValueError("SLIPWAY_TOKEN_DIR and SLIPWAY_AUTH=token need each other: set both or neither")
         if self.auth == "kubernetes" and self.auth_audience and self.auth_audience == self.task_audience:
             raise ValueError(
-                "SLIPWAY_AUTH_AUDIENCE and SLIPWAY_TASK_AUDIENCE are the same: the token of a task would be a user's"
+                "SLIPWAY_AUTH_AUDIENCE and SLIPWAY_TASK_AUDIENCE must differ: otherwise the token of a task is "
+                "accepted as that of a user"
             )
         self._check_oidc()
         if self.audit_file and self.audit_webhook_dir:
-            raise ValueError("SLIPWAY_AUDIT_FILE and SLIPWAY_AUDIT_WEBHOOK_DIR are both set: audit events go to one")
+            raise ValueError("SLIPWAY_AUDIT_FILE and SLIPWAY_AUDIT_WEBHOOK_DIR are both set; set only one of them")
         if self.proxy_domain and not self.hosts and self.auth != "none":
             raise ValueError(
-                "SLIPWAY_PROXY_DOMAIN needs the api's own names in SLIPWAY_HOSTS: only their pages lead on to workloads"
+                "SLIPWAY_PROXY_DOMAIN needs the api's own names in SLIPWAY_HOSTS: only pages of these hosts may link "
+                "to workloads"
             )
         if self.auth == "none" and not parse_listen(self.listen).is_loopback:
             raise ValueError(
-                f"SLIPWAY_LISTEN={self.listen} can be reached from other machines, and SLIPWAY_AUTH=none lets "
-                "everybody in; listen on a loopback address such as 127.0.0.1:8080, or set SLIPWAY_AUTH to token or "
+                f"SLIPWAY_LISTEN={self.listen} can be reached from other machines, and SLIPWAY_AUTH=none accepts "
+                "every caller; listen on a loopback address such as 127.0.0.1:8080, or set SLIPWAY_AUTH to token or "
                 "kubernetes"
             )
 
@@ -687,12 +732,12 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
 
     def _check_oidc(self) -> None:
         if bool(self.oidc_issuer_url) is not bool(self.oidc_client_id):
-            raise ValueError("SLIPWAY_OIDC_ISSUER_URL and SLIPWAY_OIDC_CLIENT_ID need each other")
+            raise ValueError("SLIPWAY_OIDC_ISSUER_URL and SLIPWAY_OIDC_CLIENT_ID need each other: set both or neither")
         if not self.oidc_issuer_url:
             return
         if self.auth == "none":
             raise ValueError(
-                "SLIPWAY_OIDC_ISSUER_URL needs SLIPWAY_AUTH=token or kubernetes: none asks nobody who calls"
+                "SLIPWAY_OIDC_ISSUER_URL needs SLIPWAY_AUTH=token or kubernetes: mode none authenticates no caller"
             )
         if self.oidc_roles and self.auth != "token":
             raise ValueError(

@@ -19,8 +19,8 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         Meta(
             ge=1,
             le=4096,
-            description="hints in hand at the same time. More than calls in flight, because most of a hint's time is "
-            "waiting, and one that waits for quota or a slow server must not hold up the others",
+            description="maximum number of hints handled at the same time. More than calls in flight, because a hint "
+            "mostly waits, and a hint that waits for quota or a slow server must not delay the others",
         ),
     ] = 256
     worker_calls: Annotated[
@@ -28,8 +28,8 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         Meta(
             ge=1,
             le=1024,
-            description="creates, bindings and deletes in flight at the same time, over all hints: what one process "
-            "may ask of the API server",
+            description="maximum number of creates, bindings and deletes in flight at the same time, over all hints; "
+            "limits the load that one process puts on the API server",
         ),
     ] = 64
     worker_patience_s: Annotated[
@@ -37,7 +37,8 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         Meta(
             ge=0,
             le=600,
-            description="how long one hint is retried in place before it is given back to come again later",
+            description="how long one hint is retried in place before it is returned to the stream, for a later "
+            "delivery",
             extra={"unit": "seconds"},
         ),
     ] = 15.0
@@ -46,7 +47,8 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         Meta(
             ge=0,
             le=86_400,
-            description="how long a launch may keep failing before its allocation is Stuck and its hint a dead letter",
+            description="how long a launch may keep failing before its allocation becomes Stuck and its hint a dead "
+            "letter",
             extra={"unit": "seconds"},
         ),
     ] = 600.0
@@ -55,33 +57,33 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         Meta(
             gt=0,
             le=600,
-            description="time between LISTs while Redis is absent or silent; while it answers, it is asked a quarter "
-            "as often whether it takes writes",
+            description="time between LISTs while Redis is absent or does not answer. While Redis answers, the worker "
+            "checks a quarter as often whether Redis accepts writes",
             extra={"unit": "seconds"},
         ),
     ] = 2.0
     api_url: Annotated[
         str,
         Meta(
-            description="where ranks find the API, as SLIPWAY_API in their environment. Default: the Service "
-            "slipway-api in our namespace"
+            description="URL of the API for ranks, SLIPWAY_API in their environment. Default: the Service slipway-api "
+            "in our namespace"
         ),
     ] = ""
     task_audience: Annotated[
         str,
         Meta(
-            description="audience of the account token that is projected into ranks for their calls of the API, which "
-            "takes tokens for the same one. Empty: they get none, and the tasks' door lets none of them in"
+            description="audience of the service account token that is projected into ranks for their calls of the "
+            "API; must equal the task audience of the api. Empty: ranks get no token, and the task port refuses them"
         ),
     ] = "slipway"
     context_image: Annotated[
         str,
         Meta(
             description="image of the init container that unpacks uploaded files (a launch with a context); it needs "
-            "a Python 3.8 and nothing else. Empty: the image of the rank itself, which then has to have one"
+            "Python 3.8 and nothing else. Empty: the image of the rank itself, which must then contain Python"
         ),
     ] = ""
-    context_python: Annotated[str, Meta(max_length=1024, description="the Python in that image, a name or a path")] = (
+    context_python: Annotated[str, Meta(max_length=1024, description="name or path of Python in that image")] = (
         "python3"
     )
 
