@@ -18,21 +18,25 @@ def whole() -> Schema:
         "size": {
             "type": "string",
             "enum": ["", "small", "medium", "large"],
-            "description": "Memory and processor time of every part, measured: for 100, 1,000 or 10,000 allocations "
-            "that live at once (docs/operating.md, Capacity). Empty: the standard.",
+            "description": "Memory and CPU of every part, from measurements with 100, 1,000 or 10,000 live "
+            "allocations (docs/operating.md, Capacity). Empty: the standard.",
         },
         **_network_of_pods(),
         "extraObjects": {
             "type": "array",
-            "description": "More objects of the release, as YAML or as text; templates in them are filled in.",
+            "description": "More objects of the release, as YAML or as text; templates in them are rendered.",
             "items": {"type": ["object", "string"]},
         },
         "priorityClass": shapes.closed(
             {
-                "create": shapes.flag("Make a PriorityClass, for those of our pods that name none."),
-                "value": {"type": "integer", "maximum": 1_000_000_000, "description": "How important it makes them."},
+                "create": shapes.flag("Create a PriorityClass, for our pods that have no priorityClassName."),
+                "value": {
+                    "type": "integer",
+                    "maximum": 1_000_000_000,
+                    "description": "Priority that the class gives to the pods.",
+                },
             },
-            "How important our own pods are.",
+            "Priority of our own pods.",
         ),
         "ingress": _ingress(),
         "httpRoute": _http_route(),
@@ -41,20 +45,21 @@ def whole() -> Schema:
         "rbac": shapes.closed(
             {
                 "namespaces": _names(
-                    "Workspaces: write nowhere else. Empty: wherever there is a workspace. Reads stay cluster-wide.",
+                    "Workspaces in which our accounts may write. Empty: all workspaces. Reads stay cluster-wide.",
                     shapes.NAME,
                 )
             },
-            "Where our accounts may write.",
+            "Limits on the writes of our service accounts.",
         ),
         "metrics": _metrics(),
         "uninstall": shapes.closed(
             {
                 "removeAllocations": shapes.flag(
-                    "Before an uninstall, delete every allocation with what it made, so that nothing waits for us."
+                    "Before an uninstall, delete every allocation and its objects, so that no object waits for a "
+                    "finalizer of Slipway."
                 )
             },
-            "What an uninstall does first.",
+            "What happens before an uninstall.",
         ),
         "trial": _trial(),
     }
@@ -68,18 +73,18 @@ def scaling(service: str) -> Schema:
                 "A Secret with the records of tokens that `slipway token create` writes, for auth=token."
             )
             session_keys = shapes.text(
-                "A Secret with files *.key that seal the cookies of browsers. Without: one that the chart makes at the "
-                "install and keeps at upgrades; where no cluster is asked, as by `helm template`, each rendering makes "
-                "another one, and users log in again."
+                "A Secret with files *.key that encrypt the cookies of browsers. Empty: the chart makes one at the "
+                "install and keeps it at upgrades. `helm template` cannot read the cluster, so each rendering makes a "
+                "new one, and users must log in again."
             )
-            certificate = shapes.text("A Secret of type kubernetes.io/tls: the api speaks HTTPS with it, and no HTTP.")
+            certificate = shapes.text("A Secret of type kubernetes.io/tls. With it, the api serves HTTPS only.")
             oidc = shapes.text(
-                "A Secret with the key client-secret, of the api's client at the issuer of single sign-on; ca.crt in "
-                "it is for api.settings.oidcCaFile=/etc/slipway/oidc/ca.crt."
+                "A Secret whose key client-secret has the secret of the api's client at the single sign-on issuer. It "
+                "may also have a ca.crt, for api.settings.oidcCaFile=/etc/slipway/oidc/ca.crt."
             )
             webhooks = shapes.closed(
-                {"create": shapes.flag("Make the namespace. Without, it has to be there.")},
-                "The namespace of webhooks, which is named as the release's, with -webhooks behind it.",
+                {"create": shapes.flag("Create the namespace. If false, it must exist.")},
+                "The namespace of webhooks. Its name is that of the release's namespace, with -webhooks.",
             )
             own = {
                 "tokenSecret": tokens,
@@ -98,18 +103,19 @@ def scaling(service: str) -> Schema:
 def pod() -> Schema:
     """Return the schemas of the values that the pods of every service accept."""
     return {
-        "serviceAccountAnnotations": shapes.texts("On the account."),
-        "podLabels": shapes.texts("More labels on its pods."),
-        "podAnnotations": shapes.texts("On its pods."),
+        "serviceAccountAnnotations": shapes.texts("Annotations of the service account."),
+        "podLabels": shapes.texts("Additional labels of the pods."),
+        "podAnnotations": shapes.texts("Annotations of the pods."),
         **shapes.placement(),
         "topologySpreadConstraints": {
             "type": "array",
-            "description": "Instead of a soft spread over nodes.",
+            "description": "Topology spread constraints, which replace a soft spread over nodes.",
             "items": shapes.keyed(shapes.SPREAD, required=("maxSkew", "topologyKey", "whenUnsatisfiable")),
         },
         "extraEnv": {
             "type": "array",
-            "description": "More environment, such as a proxy; settings belong under settings.",
+            "description": "More environment variables, such as those of a proxy. Set SLIPWAY_* variables under "
+            "settings instead.",
             "items": shapes.closed(
                 {
                     "name": {"type": "string", "not": {"pattern": "^SLIPWAY_"}},
@@ -122,12 +128,12 @@ def pod() -> Schema:
         },
         "extraVolumes": {
             "type": "array",
-            "description": "More volumes, such as the certificates of a company; nothing of the node.",
+            "description": "More volumes, such as company certificates; volumes of the node are not allowed.",
             "items": shapes.keyed(shapes.VOLUME, required=("name",)),
         },
         "extraVolumeMounts": {
             "type": "array",
-            "description": "Where they are mounted.",
+            "description": "Mounts of these volumes.",
             "items": shapes.keyed(shapes.MOUNT, required=("name", "mountPath")),
         },
         "probes": shapes.closed(
@@ -135,10 +141,10 @@ def pod() -> Schema:
                 name: {**shapes.keyed(shapes.PROBE), "description": f"Fields of the {name} probe, over the chart's."}
                 for name in ("startup", "liveness", "readiness")
             },
-            "What the kubelet asks.",
+            "Probes of the kubelet.",
         ),
-        "initContainers": _containers("Containers that run before it, as Kubernetes writes them."),
-        "sidecars": _containers("Containers beside it, as Kubernetes writes them."),
+        "initContainers": _containers("Init containers of the pods, in the format of Kubernetes."),
+        "sidecars": _containers("Additional containers of the pods, in the format of Kubernetes."),
     }
 
 
@@ -153,18 +159,20 @@ def _service() -> Schema:
             "type": {
                 "type": "string",
                 "enum": ["ClusterIP", "NodePort", "LoadBalancer"],
-                "description": "Other than ClusterIP: one more Service, called RELEASE-api-outside, with the API "
-                "alone; needs an api that authenticates.",
+                "description": "A type other than ClusterIP creates a second Service, RELEASE-api-outside, for the "
+                "API alone; it needs an api that authenticates.",
             },
             "port": {
                 "type": "integer",
                 "minimum": 0,
                 "maximum": 65535,
-                "description": "The port of the API. 0: the one of api.settings.listen.",
+                "description": "The port of the API. 0: the port of api.settings.listen.",
             },
-            "annotations": shapes.texts("On the Service, of a type other than ClusterIP on the one more."),
+            "annotations": shapes.texts(
+                "Annotations of the Service; with a type other than ClusterIP, of RELEASE-api-outside."
+            ),
             "loadBalancerSourceRanges": _names(
-                "Which addresses a LoadBalancer lets in. Empty: all.", r"^[0-9a-f.:/]+$"
+                "Source addresses that a LoadBalancer accepts. Empty: all.", r"^[0-9a-f.:/]+$"
             ),
         },
         "The Service of the api.",
@@ -174,11 +182,18 @@ def _service() -> Schema:
 def _network_of_pods() -> Schema:
     policies = ["", "ClusterFirst", "Default", "None", "ClusterFirstWithHostNet"]
     return {
-        "dnsPolicy": {"type": "string", "enum": policies, "description": "Of every pod. Empty: the cluster's default."},
-        "dnsConfig": {**shapes.keyed(shapes.DNS), "description": "Of every pod, as Kubernetes writes it."},
+        "dnsPolicy": {
+            "type": "string",
+            "enum": policies,
+            "description": "DNS policy of every pod. Empty: the cluster's default.",
+        },
+        "dnsConfig": {
+            **shapes.keyed(shapes.DNS),
+            "description": "DNS configuration of every pod, in the format of Kubernetes.",
+        },
         "hostAliases": {
             "type": "array",
-            "description": "Names that every pod finds in its /etc/hosts.",
+            "description": "Entries in the /etc/hosts of every pod.",
             "items": shapes.keyed(shapes.HOST_ALIAS, required=("ip", "hostnames")),
         },
     }
@@ -187,66 +202,72 @@ def _network_of_pods() -> Schema:
 def _autoscaling() -> Schema:
     return shapes.closed(
         {
-            "enabled": shapes.flag("Make a HorizontalPodAutoscaler, which then says how many instead of replicas."),
-            "minReplicas": _count("At least.", 1),
-            "maxReplicas": _count("At most.", 1),
-            "cpuUtilization": _count("Percent of the requested processor time that it aims at.", 1),
-            "behavior": {**shapes.keyed({"scaleUp": "object", "scaleDown": "object"}), "description": "How fast."},
+            "enabled": shapes.flag(
+                "Create a HorizontalPodAutoscaler, which then sets the number of pods instead of replicas."
+            ),
+            "minReplicas": _count("Minimum number of pods.", 1),
+            "maxReplicas": _count("Maximum number of pods.", 1),
+            "cpuUtilization": _count("Target CPU utilization, in percent of the CPU requests.", 1),
+            "behavior": {
+                **shapes.keyed({"scaleUp": "object", "scaleDown": "object"}),
+                "description": "How fast the autoscaler adds and removes pods.",
+            },
         },
-        "As many as there is work, by processor time.",
+        "Scaling of the api by CPU utilization.",
     )
 
 
 def _keda() -> Schema:
     return shapes.closed(
         {
-            "enabled": shapes.flag("Make a ScaledObject of KEDA over the work streams; with once, a ScaledJob."),
-            "minReplicas": _count("At least; 0 lets the last one go while there is nothing to do.", 0),
-            "maxReplicas": _count("At most.", 1),
-            "lagCount": _count("Hints of one stream that nobody has read, for each pod.", 1),
-            "activationLagCount": _count("Above how many the first pod is started.", 0),
-            "pollingIntervalS": _count("Seconds between looks.", 1),
-            "cooldownS": _count("Seconds without work before it goes to the least number.", 0),
+            "enabled": shapes.flag("Create a KEDA ScaledObject for the work streams; with once, a ScaledJob."),
+            "minReplicas": _count("Minimum number of pods. 0: no pod runs while there is no work.", 0),
+            "maxReplicas": _count("Maximum number of pods.", 1),
+            "lagCount": _count("Number of unread hints of one stream per pod.", 1),
+            "activationLagCount": _count("Number of unread hints above which the first pod starts.", 0),
+            "pollingIntervalS": _count("Seconds between two polls.", 1),
+            "cooldownS": _count("Seconds without work before the number of pods falls to the minimum.", 0),
             "redis": shapes.closed(
                 {
                     "type": {
                         "type": "string",
                         "enum": ["redis-streams", "redis-cluster-streams", "redis-sentinel-streams"],
-                        "description": "KEDA's word for what externalRedis is.",
+                        "description": "KEDA's trigger type for externalRedis.",
                     },
-                    "addresses": shapes.text("host:port of externalRedis as KEDA reaches it, separated by commas."),
-                    "sentinelMaster": shapes.text("The service that the Sentinels know."),
-                    "tls": shapes.flag("With TLS."),
-                    "authentication": shapes.text("A TriggerAuthentication of the release's namespace."),
+                    "addresses": shapes.text("host:port of externalRedis for KEDA; several are separated by commas."),
+                    "sentinelMaster": shapes.text("Name of the master at the Sentinels."),
+                    "tls": shapes.flag("Connect with TLS."),
+                    "authentication": shapes.text("A TriggerAuthentication in the release's namespace."),
                 },
-                "For externalRedis: KEDA reads no URL. The Valkey of the chart needs none of it.",
+                "How KEDA connects to externalRedis, because KEDA does not use its URL. Not needed for the chart's "
+                "Valkey.",
             ),
         },
-        "As many as there is work, by what stands in the work streams.",
+        "Scaling of the pod worker by the entries of the work streams.",
     )
 
 
 def _once() -> Schema:
     return shapes.closed(
         {
-            "enabled": shapes.flag("Run it now and then with --once, instead of all the time."),
-            "schedule": shapes.text("When, as for a CronJob.", pattern=_SCHEDULE),
-            "deadlineS": _count("Seconds that one run may take.", 1),
+            "enabled": shapes.flag("Run the service on a schedule with --once, instead of all the time."),
+            "schedule": shapes.text("Schedule of the runs, in the format of a CronJob.", pattern=_SCHEDULE),
+            "deadlineS": _count("Maximum seconds of one run.", 1),
         },
-        "Serverless runs: do what is there to do, and end.",
+        "Serverless runs: each does the work that exists, and ends.",
     )
 
 
 def _ingress() -> Schema:
     return shapes.closed(
         {
-            "enabled": shapes.flag("Make an Ingress; needs an api that authenticates."),
-            "className": shapes.text("Which controller."),
-            "annotations": shapes.texts("For the controller."),
-            "hosts": _names("Host names; the api answers under them too.", _HOST),
-            "tlsSecret": shapes.text("A Secret with the certificate of all hosts. Empty: no TLS here."),
+            "enabled": shapes.flag("Create an Ingress; it needs an api that authenticates."),
+            "className": shapes.text("Class of the Ingress."),
+            "annotations": shapes.texts("Annotations of the Ingress, for its controller."),
+            "hosts": _names("Host names; the api also accepts requests for them.", _HOST),
+            "tlsSecret": shapes.text("A Secret with the certificate of all hosts. Empty: the Ingress has no TLS."),
         },
-        "A way in from outside, by Ingress.",
+        "Access from outside the cluster by an Ingress.",
     )
 
 
@@ -256,12 +277,12 @@ def _http_route() -> Schema:
     )
     return shapes.closed(
         {
-            "enabled": shapes.flag("Make an HTTPRoute of the Gateway API; needs an api that authenticates."),
-            "annotations": shapes.texts("For the gateway."),
-            "parentRefs": {"type": "array", "description": "The Gateways.", "items": parent},
-            "hostnames": _names("Host names; the api answers under them too.", _HOST),
+            "enabled": shapes.flag("Create an HTTPRoute of the Gateway API; it needs an api that authenticates."),
+            "annotations": shapes.texts("Annotations of the HTTPRoute, for its gateway."),
+            "parentRefs": {"type": "array", "description": "Gateways of the HTTPRoute.", "items": parent},
+            "hostnames": _names("Host names; the api also accepts requests for them.", _HOST),
         },
-        "A way in from outside, by Gateway.",
+        "Access from outside the cluster by the Gateway API.",
     )
 
 
@@ -270,13 +291,18 @@ def _network_policy() -> Schema:
     peers = {"type": "array", "items": shapes.keyed(shapes.PEER)}
     return shapes.closed(
         {
-            "enabled": shapes.flag("Let only those reach our pods who need to."),
-            "apiFrom": {**peers, "description": "Who reaches the api, where it authenticates. Empty: everybody."},
-            "metricsFrom": {**peers, "description": "Who reads metrics. Empty: everybody."},
-            "redisFrom": {**peers, "description": "Who reads the streams of the chart's Valkey, beside our services."},
+            "enabled": shapes.flag("Allow connections to our pods only from clients that need them."),
+            "apiFrom": {**peers, "description": "Peers that may connect to the api, if it authenticates. Empty: all."},
+            "metricsFrom": {**peers, "description": "Peers that may read metrics. Empty: all."},
+            "redisFrom": {
+                **peers,
+                "description": "Peers that may read the streams of the chart's Valkey, in addition to our services.",
+            },
             "egress": shapes.closed(
                 {
-                    "enabled": shapes.flag("Let our pods reach only names, the API server, Redis and what is listed."),
+                    "enabled": shapes.flag(
+                        "Allow our pods to connect only to DNS, the API server, Redis and the peers in extra."
+                    ),
                     "apiServerPorts": {
                         "type": "array",
                         "description": "Ports of the Kubernetes API server.",
@@ -288,16 +314,19 @@ def _network_policy() -> Schema:
                         "items": rule,
                     },
                 },
-                "What our pods may reach.",
+                "Connections that our pods may open.",
             ),
             "workloads": shapes.closed(
                 {
-                    "enabled": shapes.flag("Let ranks be reached by the api's proxy and by other ranks only."),
-                    "namespaces": _names("Workspaces. Empty: those of setup.workspaces.", shapes.NAME),
+                    "enabled": shapes.flag(
+                        "Allow connections to ranks only from the api's proxy and from other ranks."
+                    ),
+                    "namespaces": _names("Workspaces with this policy. Empty: setup.workspaces.", shapes.NAME),
                     "egress": {
                         "type": "string",
                         "enum": ["open", "closed"],
-                        "description": "What ranks may reach: all; or names, each other, the tasks' door and extra.",
+                        "description": "Connections that ranks may open. open: all. closed: only to DNS, other ranks, "
+                        "the task port and the peers in extra.",
                     },
                     "extra": {
                         "type": "array",
@@ -305,38 +334,43 @@ def _network_policy() -> Schema:
                         "items": rule,
                     },
                 },
-                "The same for ranks.",
+                "Network policy of ranks.",
             ),
         },
-        "Who reaches whom.",
+        "Which pods may connect to which.",
     )
 
 
 def _admission_policies() -> Schema:
     return shapes.closed(
         {
-            "enabled": shapes.flag("Let the API server itself hold our accounts to what is ours."),
+            "enabled": shapes.flag(
+                "Let the API server restrict the writes of our service accounts to Slipway's own objects."
+            ),
             "privilegedWorkspaces": _names(
-                "Workspaces where ranks may be more than restricted, if their pool allows it; * is all.",
+                "Workspaces where ranks may exceed the restricted Pod Security Standard, if their pool allows it; * "
+                "means all.",
                 rf"^\*$|{shapes.NAME}",
             ),
             "privileges": _names(
-                "The most that pools may allow their pods beyond restricted, by allowedPrivileges: root, hostIPC, "
-                "hostNetwork, or capabilities such as IPC_LOCK.",
+                "The privileges beyond the restricted standard that pools may allow by allowedPrivileges: root, "
+                "hostIPC, hostNetwork, or capabilities such as IPC_LOCK.",
                 PRIVILEGE_PATTERN,
             ),
             "protectedNamespaces": _names(
-                "Namespaces that never become workspaces, beside our own and those that begin with kube-.", shapes.NAME
+                "Namespaces that never become workspaces, in addition to our own and those that begin with kube-.",
+                shapes.NAME,
             ),
             "tokenAudiences": {
                 "type": "array",
                 "items": {"type": "string", "minLength": 1},
                 "uniqueItems": True,
-                "description": "Whom tokens that a rank's template projects may be for, beside Slipway; such as "
-                "sts.amazonaws.com. Never name the audience of the API server.",
+                "description": "Audiences of tokens that a rank's template may project, in addition to Slipway's, "
+                "such as sts.amazonaws.com. Never name the audience of the API server.",
             },
             "priorityClasses": _names(
-                "Classes of priority that a rank may have, beside the cluster's default: for webhooks that set one.",
+                "PriorityClasses that a rank may have, in addition to the cluster's default: for webhooks that set "
+                "one.",
                 shapes.NAME,
             ),
             "allowedKeys": {
@@ -353,49 +387,51 @@ def _admission_policies() -> Schema:
 
 def _metrics() -> Schema:
     monitor = {
-        "enabled": shapes.flag("Make one; its resource must be there."),
-        "interval": shapes.text("Between two looks.", pattern=_SPAN),
-        "scrapeTimeout": shapes.text("How long one may take.", pattern=_SPAN),
-        "labels": shapes.texts("What a Prometheus selects it by."),
+        "enabled": shapes.flag("Create the monitor; its custom resource definition must be installed."),
+        "interval": shapes.text("Time between two scrapes.", pattern=_SPAN),
+        "scrapeTimeout": shapes.text("Timeout of one scrape.", pattern=_SPAN),
+        "labels": shapes.texts("Labels by which a Prometheus selects it."),
     }
     return shapes.closed(
         {
-            "podMonitor": shapes.closed(monitor, "For the Prometheus operator: our pods."),
-            "serviceMonitor": shapes.closed(monitor, "For the Prometheus operator: a Service without an address."),
+            "podMonitor": shapes.closed(monitor, "A PodMonitor of the Prometheus operator, for our pods."),
+            "serviceMonitor": shapes.closed(
+                monitor, "A ServiceMonitor of the Prometheus operator, with a headless Service."
+            ),
             "alerts": shapes.closed(
                 {
-                    "enabled": shapes.flag("Make a PrometheusRule of files/alerts."),
-                    "labels": shapes.texts("What a Prometheus selects it by."),
+                    "enabled": shapes.flag("Create a PrometheusRule from files/alerts."),
+                    "labels": shapes.texts("Labels by which a Prometheus selects it."),
                     "runbookUrl": shapes.text(
-                        "Where your readers find docs/runbooks, such as https://docs.example.org/runbooks: each alert "
-                        "then leads to its page there by the annotation runbook_url.",
+                        "URL where your readers find docs/runbooks, such as https://docs.example.org/runbooks. Each "
+                        "alert then links to its page there by the annotation runbook_url.",
                         pattern="^$|^https?://[^ ?#]+$",
                     ),
                 },
-                "Alerts.",
+                "Alerting rules.",
             ),
             "dashboards": shapes.closed(
                 {
-                    "enabled": shapes.flag("Make a ConfigMap of each of files/dashboards."),
-                    "labels": shapes.texts("What Grafana's sidecar selects them by."),
-                    "annotations": shapes.texts("Such as the folder."),
+                    "enabled": shapes.flag("Create a ConfigMap from each file in files/dashboards."),
+                    "labels": shapes.texts("Labels by which Grafana's sidecar selects the dashboards."),
+                    "annotations": shapes.texts("Annotations of the ConfigMaps, such as the folder in Grafana."),
                 },
-                "Grafana.",
+                "Dashboards of Grafana.",
             ),
         },
-        "What is done with metrics.",
+        "Monitoring of the release.",
     )
 
 
 def _trial() -> Schema:
     return shapes.closed(
         {
-            "enabled": shapes.flag("Let `helm test` run a command of a second."),
-            "workspace": shapes.text("Where.", pattern=shapes.NAME),
-            "pool": shapes.text("On which pool."),
-            "queue": shapes.text("In which queue."),
-            "image": shapes.text("Of the command, with a Python. Empty: our own."),
-            "timeoutS": _count("Seconds that it may take.", 1),
+            "enabled": shapes.flag("Let `helm test` run a command that takes a second."),
+            "workspace": shapes.text("Workspace of the trial.", pattern=shapes.NAME),
+            "pool": shapes.text("ResourcePool of the trial."),
+            "queue": shapes.text("Queue of the trial."),
+            "image": shapes.text("Image of the trial's command, which needs Python. Empty: Slipway's image."),
+            "timeoutS": _count("Maximum seconds of the trial.", 1),
             "resources": shapes.resources(),
             **shapes.placement(),
         },

@@ -33,14 +33,14 @@ SERVICES: Mapping[str, type[CommonSettings]] = {
 }
 OWNED: Mapping[str, str] = {
     "redis_url": "comes from a Secret: valkey, or externalRedis",
-    "redis_user": "the account of each service: valkey, or externalRedis.accounts",
+    "redis_user": "is the account of each service: see valkey or externalRedis.accounts",
     "redis_password": "comes from a Secret",
     "redis_ca_file": "comes from a Secret: valkey, or externalRedis.caSecret",
-    "namespace": "is the pod's own",
-    "webhook_namespace": "is the release's, with -webhooks behind it",
-    "kubeconfig": "in a pod there is none: its account is used",
-    "metrics_token_file": "in a cluster a NetworkPolicy says who may read the metrics",
-    "workload_token_file": "in a cluster a NetworkPolicy says who reaches a pod",
+    "namespace": "is the namespace of the pod",
+    "webhook_namespace": "is named as the release's namespace, with -webhooks",
+    "kubeconfig": "is not used: a pod uses its service account",
+    "metrics_token_file": "is not used: in a cluster, a NetworkPolicy limits who can read the metrics",
+    "workload_token_file": "is not used: in a cluster, a NetworkPolicy limits who can reach a pod",
     "identity": "must differ between replicas: the name of the pod and the id of the process",
     "worker_identity": "must differ between replicas: the name of the pod and the id of the process",
 }
@@ -61,23 +61,25 @@ def schema() -> Schema:
     whole = shapes.closed(
         {
             **_images(),
-            "nameOverride": shapes.text("Instead of the chart's name, in labels.", pattern=rf"^$|{shapes.NAME}"),
-            "fullnameOverride": shapes.text("Instead of the release's name, in names.", pattern=rf"^$|{shapes.NAME}"),
-            "labels": shapes.texts("More labels on every object."),
+            "nameOverride": shapes.text("Name in labels, instead of the chart's name.", pattern=rf"^$|{shapes.NAME}"),
+            "fullnameOverride": shapes.text(
+                "Prefix of the names of objects, instead of the release's name.", pattern=rf"^$|{shapes.NAME}"
+            ),
+            "labels": shapes.texts("Additional labels on every object."),
             "crds": shapes.closed(
                 {
                     "enabled": shapes.flag("Install and upgrade the custom resource definitions."),
-                    "keep": shapes.flag("Leave them, and with them every allocation, when the release is uninstalled."),
+                    "keep": shapes.flag("Keep them, and with them every allocation, when the release is uninstalled."),
                 },
                 "The custom resource definitions.",
             ),
             "userRoles": shapes.closed(
                 {
                     "enabled": shapes.flag(
-                        "Let the built-in roles `view` and `edit` see and launch where they are bound."
+                        "Allow the built-in roles `view` and `edit` to see and launch allocations where they are bound."
                     )
                 },
-                "What people may do.",
+                "Permissions of users.",
             ),
             "setup": _setup(),
             "audit": _audit(),
@@ -85,38 +87,46 @@ def schema() -> Schema:
             "externalRedis": shapes.closed(
                 {
                     "url": shapes.text(
-                        "redis://, redis+cluster:// or redis+sentinel://, with rediss for TLS; goes into a Secret.",
+                        "redis://, redis+cluster:// or redis+sentinel://, with rediss for TLS. The chart stores it in "
+                        "a Secret.",
                         pattern=r"^$|^rediss?(\+(cluster|sentinel))?://",
                     ),
-                    "existingSecret": shapes.text("A Secret of the release's namespace that holds the URL."),
-                    "existingSecretKey": shapes.text("Its key."),
-                    "caSecret": shapes.text("A Secret with ca.crt, for TLS: who signed the certificate of the server."),
+                    "existingSecret": shapes.text("A Secret in the release's namespace with the URL."),
+                    "existingSecretKey": shapes.text("Key of the URL in that Secret."),
+                    "caSecret": shapes.text(
+                        "A Secret with ca.crt, for TLS: the CA certificates that verify the server's certificate."
+                    ),
                     "accounts": shapes.closed(
                         {
                             "existingSecret": shapes.text(
                                 "A Secret with the keys api, scheduler, podworker and watcher (and audit): the "
-                                "password of each one's account. Empty: the URL holds one login for all."
+                                "password of each account. Empty: all services use the login in the URL."
                             ),
-                            "userPrefix": shapes.text("The user of a service is this and its name."),
+                            "userPrefix": shapes.text(
+                                "Prefix of the users: the user of a service is this prefix and the service's name."
+                            ),
                         },
-                        "An account for each service, as docs/reference/redis-accounts.md has them.",
+                        "An account for each service; see docs/reference/redis-accounts.md.",
                     ),
                 },
-                "A Redis that is there already.",
+                "An existing Redis.",
             ),
             "feedKeys": _feed_keys(),
-            "podSecurityContext": shapes.security("Of every pod.", shapes.POD_SECURITY),
-            "containerSecurityContext": shapes.security("Of every container.", shapes.CONTAINER_SECURITY),
+            "podSecurityContext": shapes.security("Security context of every pod.", shapes.POD_SECURITY),
+            "containerSecurityContext": shapes.security(
+                "Security context of every container.", shapes.CONTAINER_SECURITY
+            ),
             "settings": shapes.closed(_settings(CommonSettings, ("listen",)), "Settings of all services."),
             **parts.whole(),
             **{name: _service(name, struct) for name, struct in SERVICES.items()},
             "global": {
                 "type": "object",
-                "description": "What charts of charts share: more may stand there. imageRegistry: the registry of "
-                "every image that names none. imagePullSecrets: as above.",
+                "description": "Values that an umbrella chart shares with its charts; other keys are allowed. "
+                "imageRegistry: the registry of every image without a registry in its name. imagePullSecrets: as "
+                "above.",
                 "patternProperties": {
                     "^imageRegistry$": {"type": "string"},
-                    "^imagePullSecrets$": shapes.pull_secrets("Of every pod."),
+                    "^imagePullSecrets$": shapes.pull_secrets("Secrets with which every pod pulls its images."),
                 },
             },
         },
@@ -129,16 +139,16 @@ def _feed_keys() -> Schema:
     return shapes.closed(
         {
             "enabled": shapes.flag(
-                "Sign the state of the cluster that watchers write into Redis, and let schedulers refuse what is not "
-                "signed."
+                "Watchers sign the state of the cluster that they write into Redis, and schedulers reject entries "
+                "without a signature."
             ),
             "existingSecret": shapes.text(
-                "A Secret with files *.key of 32 bytes in URL-safe base64 each: all are accepted, the last in the "
-                "alphabet signs. Without: one that the chart makes at the install and keeps at upgrades; where no "
-                "cluster is asked, as by `helm template`, each rendering makes another one."
+                "A Secret with files *.key of 32 bytes in URL-safe base64 each: all are accepted, the last in "
+                "alphabetical order signs. Empty: the chart makes one at the install and keeps it at upgrades. `helm "
+                "template` cannot read the cluster, so each rendering makes a new one."
             ),
         },
-        "The keys of the cluster feed, for watchers and schedulers only. Not used without a Redis.",
+        "The keys of the cluster feed, for watchers and schedulers only. Not used without Redis.",
     )
 
 
@@ -164,23 +174,24 @@ def common_fields() -> list[str]:
 
 def _service(name: str, struct: type[CommonSettings]) -> Schema:
     own = {
-        "replicas": {"type": "integer", "minimum": 0, "description": "How many pods."},
+        "replicas": {"type": "integer", "minimum": 0, "description": "Number of pods."},
         "settings": shapes.closed(
             _settings(struct), f"Settings of slipway-{name}, and its own values of the common ones."
         ),
-        "resources": shapes.resources("Requests and limits, over those of the size."),
+        "resources": shapes.resources("Requests and limits; they override those of the size."),
         "podDisruptionBudget": shapes.closed(
             {
-                "enabled": shapes.flag("Made only for more than one replica."),
-                "maxUnavailable": shapes.count_or_share("How many may be away at once."),
+                "enabled": shapes.flag("Create a PodDisruptionBudget; only for more than one replica."),
+                "maxUnavailable": shapes.count_or_share("Maximum number or share of pods that may be unavailable."),
             },
-            "How many pods a drain of nodes may take.",
+            "Limit on the pods that a drain of nodes may evict.",
         ),
         "drainDelayS": {
             "type": "integer",
             "minimum": 0,
             "maximum": 600,
-            "description": "How long a pod goes on before it is told to end: until nobody is sent to it any more.",
+            "description": "How long a pod continues before it receives the signal to end, until no new requests are "
+            "sent to it.",
         },
         **parts.scaling(name),
         **parts.pod(),
@@ -191,11 +202,13 @@ def _service(name: str, struct: type[CommonSettings]) -> Schema:
 def _images() -> Schema:
     """Return the schemas of the names of images and of how they are pulled."""
     return {
-        "image": shapes.image("The one image of all services. It needs a registry, from which nodes pull it."),
-        "imagePullSecrets": shapes.pull_secrets("Of every pod: Secrets of the release's namespace."),
+        "image": shapes.image("The image of all services. It needs a registry, from which nodes pull it."),
+        "imagePullSecrets": shapes.pull_secrets(
+            "Secrets in the release's namespace with which every pod pulls its images."
+        ),
         "pinImages": shapes.flag(
-            "Name the images by the digests that the chart has for their tags. false: by tags alone, as for a "
-            "mirror that keeps one architecture of an image and so another digest."
+            "Use the digests that the chart has for the tags of images. false: use only tags, for example with a "
+            "mirror that stores one architecture of an image, whose digest therefore differs."
         ),
     }
 
@@ -204,9 +217,9 @@ def _setup() -> Schema:
     specs = {item["spec"]["names"]["kind"]: item for item in crd_manifests()}
     return shapes.closed(
         {
-            "enabled": shapes.flag("Make what is missing, by a Job, and change nothing that is there."),
-            "pools": shapes.named("ResourcePools: name to spec.", _spec_of(specs["ResourcePool"])),
-            "queues": shapes.named("Queues: name to spec.", _spec_of(specs["Queue"])),
+            "enabled": shapes.flag("Create the missing objects by a Job. It does not change existing objects."),
+            "pools": shapes.named("ResourcePools to create: a map from name to spec.", _spec_of(specs["ResourcePool"])),
+            "queues": shapes.named("Queues to create: a map from name to spec.", _spec_of(specs["Queue"])),
             "workspaces": {
                 "type": "array",
                 "description": "Namespaces to label as workspaces; they must exist.",
@@ -215,56 +228,62 @@ def _setup() -> Schema:
             "resources": shapes.resources(),
             **shapes.placement(),
         },
-        "What there must be before anything can be launched.",
+        "Objects that a launch needs.",
     )
 
 
 def _audit() -> Schema:
     return shapes.closed(
         {
-            "enabled": shapes.flag("Run `slipway audit` for ever, as a pod of its own; it writes nothing."),
-            "every": shapes.text("Between the end of one audit and the next: 5m.", pattern=DURATION_PATTERN),
+            "enabled": shapes.flag("Run `slipway audit` all the time, in its own pod; it writes nothing."),
+            "every": shapes.text(
+                "Time between the end of one audit and the start of the next, such as 5m.", pattern=DURATION_PATTERN
+            ),
             "watch": shapes.text(
-                "How long each watches before it judges: 1m; 0s: what is there.", pattern=DURATION_PATTERN
+                "How long an audit watches before it checks, such as 1m. 0s: it checks the current objects.",
+                pattern=DURATION_PATTERN,
             ),
             "resources": shapes.resources(),
             **shapes.placement(),
         },
-        "The invariants, checked over and over, as gauges.",
+        "Checks of the invariants, again and again, with gauges as results.",
     )
 
 
 def _valkey() -> Schema:
     return shapes.closed(
         {
-            "enabled": shapes.flag("Run one Valkey, without a disk: what is in it can be made again."),
+            "enabled": shapes.flag("Run one Valkey, without a disk, because all of its data can be rebuilt."),
             "image": shapes.image("", is_ours=False),
-            "maxMemory": shapes.text("Its maxmemory. Empty: of the size.", pattern=r"^$|^[0-9]+(b|k|kb|m|mb|g|gb)?$"),
+            "maxMemory": shapes.text("Its maxmemory. Empty: by size.", pattern=r"^$|^[0-9]+(b|k|kb|m|mb|g|gb)?$"),
             "auth": shapes.closed(
                 {
-                    "password": shapes.text("Empty: made up at the install and kept.", pattern=r'^[^"\\\s]*$'),
-                    "existingSecret": shapes.text("A Secret with the key password, instead of one of ours."),
+                    "password": shapes.text(
+                        "Password of the administrator. Empty: generated at the install and kept.",
+                        pattern=r'^[^"\\\s]*$',
+                    ),
+                    "existingSecret": shapes.text("A Secret with the key password, instead of the chart's."),
                     "accountsSecret": shapes.text(
                         "A Secret with the keys api, scheduler, podworker, watcher, audit, scaler and reader: the "
-                        "password of each one's account, instead of one of ours."
+                        "password of each account, instead of the chart's."
                     ),
                 },
-                "The passwords: of the administrator, which no service has, and of each service's account.",
+                "The passwords of the administrator, which no service has, and of each service's account.",
             ),
             "tls": shapes.closed(
                 {
-                    "enabled": shapes.flag("Answer over TLS only."),
+                    "enabled": shapes.flag("Accept only connections with TLS."),
                     "existingSecret": shapes.text(
-                        "A Secret with ca.crt, tls.crt and tls.key, as cert-manager makes them, instead of one of "
-                        "ours, which is valid for ten years."
+                        "A Secret with ca.crt, tls.crt and tls.key, as cert-manager makes them, instead of the "
+                        "chart's certificate, which is valid for ten years."
                     ),
                 },
-                "Its certificate.",
+                "TLS of the Valkey.",
             ),
-            "resources": shapes.resources("Requests and limits, over those of the size."),
+            "resources": shapes.resources("Requests and limits; they override those of the size."),
             **shapes.placement(),
         },
-        "A Valkey of the release's own.",
+        "The chart's own Valkey.",
     )
 
 

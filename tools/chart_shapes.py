@@ -78,18 +78,33 @@ CONTAINER_SECURITY = {
 def image(description: str, *, is_ours: bool = True) -> Schema:
     """Return the schema of an image's name."""
     parts: Schema = {
-        "registry": text("Host, and folder, before the name. Empty: global.imageRegistry, or what the name says."),
-        "repository": {"type": "string", "minLength": 1, "description": "Name, with a registry or without."},
-        "tag": text("Empty: the version of the application.") if is_ours else {**text("Its version."), "minLength": 1},
+        "registry": text(
+            "Registry host, with a path if needed, in front of the name. Empty: global.imageRegistry, or the registry "
+            "in the name."
+        ),
+        "repository": {
+            "type": "string",
+            "minLength": 1,
+            "description": "Name of the image, with or without a registry.",
+        },
+        "tag": text("Empty: the version of the application.")
+        if is_ours
+        else {**text("Tag of the image."), "minLength": 1},
         "digest": text(
-            "Wins over the tag. Empty: the one that the chart has for the tag (pinImages).",
+            "Digest of the image; overrides the tag. Empty: the digest that the chart has for the tag (pinImages).",
             pattern=r"^$|^sha256:[0-9a-f]{64}$",
         ),
-        "pullPolicy": {"type": "string", "enum": ["Always", "IfNotPresent", "Never"], "description": "When to pull."},
+        "pullPolicy": {
+            "type": "string",
+            "enum": ["Always", "IfNotPresent", "Never"],
+            "description": "When nodes pull the image.",
+        },
     }
     if is_ours:
-        parts["pullSecrets"] = pull_secrets("More imagePullSecrets.")
-        parts["allowNoRegistry"] = flag("Install also without a registry: the image is on every node already.")
+        parts["pullSecrets"] = pull_secrets("Additional imagePullSecrets.")
+        parts["allowNoRegistry"] = flag(
+            "Allow an install without a registry, because every node already has the image."
+        )
     return closed(parts, description)
 
 
@@ -105,10 +120,10 @@ def pull_secrets(description: str) -> Schema:
 def placement() -> Schema:
     """Return the schemas of where pods may run, and of their priority."""
     return {
-        "priorityClassName": text("Of its pods."),
-        "nodeSelector": texts("Where its pods may run."),
-        "tolerations": {"type": "array", "description": "Which taints they bear.", "items": keyed(TOLERATION)},
-        "affinity": {**keyed(AFFINITY), "description": "Which nodes and neighbours they like."},
+        "priorityClassName": text("PriorityClass of the pods."),
+        "nodeSelector": texts("Labels of the nodes on which the pods may run."),
+        "tolerations": {"type": "array", "description": "Taints that the pods tolerate.", "items": keyed(TOLERATION)},
+        "affinity": {**keyed(AFFINITY), "description": "Affinity of the pods to nodes and other pods."},
     }
 
 
