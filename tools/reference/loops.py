@@ -32,5 +32,7 @@ def page() -> str:
     parts = [TOP]
     for name, loops in TABLES.items():
         rows = [[code(each.name), f"{each.bound_s:g}", each.moves, each.rests] for each in loops]
-        parts.append(f"## {name}\n\n" + table(["loop", "bound, s", "what counts as a move", "it rests until"], rows))
+        parts.append(
+            f"## {name}\n\n" + table(["loop", "bound, s", "what counts as progress", "at rest, it waits for"], rows)
+        )
     return "\n".join(parts)

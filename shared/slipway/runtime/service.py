@@ -39,7 +39,7 @@ EXIT_FAILED = 1
 EXIT_SETTINGS = 2
 EXIT_INVARIANT = 70
 
-CERTIFICATE = Loop(name="certificate", bound_s=120.0, moves="each look at the files of the certificate")
+CERTIFICATE = Loop(name="certificate", bound_s=120.0, moves="each check of the files of the certificate")
 LOOPS = (CERTIFICATE,)
 """The loops of every service with a certificate."""
 CERTIFICATE_S = 10.0

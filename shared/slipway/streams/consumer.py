@@ -52,13 +52,12 @@ ends before.
 
 _STILL_S: Final = 120.0
 CLAIM = Loop(
-    name="consumer",
-    bound_s=_STILL_S,
-    moves="each claim of hints, also of none",
-    rests="a free place, while all places are in use",
+    name="consumer", bound_s=_STILL_S, moves="each claim of hints, also an empty one", rests="a free place for a hint"
 )
-HEARTBEATS = Loop(name="consumer-heartbeats", bound_s=_STILL_S, moves="each heartbeat of the hints in hand")
-SWEEPS = Loop(name="consumer-sweeps", bound_s=_STILL_S, moves="each look for hints that others have abandoned")
+HEARTBEATS = Loop(name="consumer-heartbeats", bound_s=_STILL_S, moves="each heartbeat of the hints in progress")
+SWEEPS = Loop(
+    name="consumer-sweeps", bound_s=_STILL_S, moves="each check for hints that other consumers have abandoned"
+)
 ACKNOWLEDGEMENTS = Loop(
     name="consumer-acknowledgements", bound_s=_STILL_S, moves="each batch of acknowledgements", rests="a handled hint"
 )
@@ -331,7 +330,7 @@ class WorkConsumer:
         try:
             await call
         except TransientError as exc:
-            _log.debug("the work queue did not accept an acknowledgement", extra={"error": str(exc)})
+            _log.debug("the work queue did not take an answer", extra={"error": str(exc)})
 
     async def _until_done(self) -> None:
         while self._running:

@@ -9,23 +9,26 @@ from slipway.streams.producer import WRITE_BEHIND
 
 STILL_S = 120.0
 
-KUBERNETES = Loop(name="kubernetes", bound_s=STILL_S, moves="each question whether the API server answers")
-TOKENS = Loop(name="tokens", bound_s=STILL_S, moves="each look at the folder of tokens")
-SESSION_KEYS = Loop(name="session-keys", bound_s=STILL_S, moves="each look at the folder of session keys")
-LOGOUTS = Loop(name="logouts", bound_s=STILL_S, moves="each look for logins that other replicas ended")
+KUBERNETES = Loop(name="kubernetes", bound_s=STILL_S, moves="each check whether the API server answers")
+TOKENS = Loop(name="tokens", bound_s=STILL_S, moves="each check of the folder of tokens")
+SESSION_KEYS = Loop(name="session-keys", bound_s=STILL_S, moves="each check of the folder of session keys")
+LOGOUTS = Loop(name="logouts", bound_s=STILL_S, moves="each check for logins that other replicas ended")
 AUDIT = Loop(
-    name="audit", bound_s=STILL_S, moves="each batch of audit events that its reader takes or refuses", rests="an event"
+    name="audit",
+    bound_s=STILL_S,
+    moves="each batch of audit events that its receiver accepts or refuses",
+    rests="an event",
 )
-ANNOUNCE = Loop(name="announce", bound_s=STILL_S, moves="each batch of launches", rests="a launch to announce")
+ANNOUNCE = Loop(name="announce", bound_s=STILL_S, moves="each batch of published launches", rests="a launch to publish")
 WATCH = Loop(
     name="watch",
     bound_s=STILL_S,
-    moves="each event, each end and each refusal of a watch; all of it, while the API server does not answer",
+    moves="each event, end and refusal of a watch; any time while the API server does not answer",
 )
-WEBHOOKS_ROUTE = Loop(name="webhooks-route", bound_s=STILL_S, moves="each look for events to route")
-WEBHOOKS_DELIVER = Loop(name="webhooks-deliver", bound_s=STILL_S, moves="each look for deliveries")
+WEBHOOKS_ROUTE = Loop(name="webhooks-route", bound_s=STILL_S, moves="each check for events to route")
+WEBHOOKS_DELIVER = Loop(name="webhooks-deliver", bound_s=STILL_S, moves="each check for deliveries")
 WEBHOOKS_HEARTBEATS = Loop(
-    name="webhooks-heartbeats", bound_s=STILL_S, moves="each heartbeat of the deliveries in hand"
+    name="webhooks-heartbeats", bound_s=STILL_S, moves="each heartbeat of the deliveries in progress"
 )
 
 LOOPS = (

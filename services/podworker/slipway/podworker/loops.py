@@ -14,8 +14,8 @@ from slipway.streams.producer import WRITE_BEHIND
 STILL_S = 120.0
 """If a hint is delayed here, another process claims it after its idle time, so no launch waits for this process."""
 
-POLL = Loop(name="poll", bound_s=STILL_S, moves="each look for work, and each move of a hint that it found")
-HINT = Loop(name="hint", bound_s=STILL_S, moves="each write of a launch or teardown, and each try that failed")
+POLL = Loop(name="poll", bound_s=STILL_S, moves="each check for work, and each progress of a hint that it found")
+HINT = Loop(name="hint", bound_s=STILL_S, moves="each write of a launch or teardown, and each failed attempt")
 
 Watch = Callable[[WorkHint], AbstractContextManager[object]]
 """Returns the context in which a hint is handled, so that a standstill is noticed."""

@@ -13,32 +13,35 @@ LEASE_STILL_S = 60.0
 WATCH = Loop(
     name="watch",
     bound_s=STILL_S,
-    moves="each event, each end and each refusal of a watch; all of it, while the API server does not answer",
+    moves="each event, end and refusal of a watch; any time while the API server does not answer",
 )
 RECONCILE = Loop(
-    name="reconcile", bound_s=STILL_S, moves="each key, and each stage of a long one", rests="a key in the queue"
+    name="reconcile",
+    bound_s=STILL_S,
+    moves="each key, and each stage of a key that takes long",
+    rests="a key in the queue",
 )
-RELAY = Loop(name="relay", bound_s=STILL_S, moves="each batch of events", rests="an event to relay")
-HINTS = Loop(name="hints", bound_s=STILL_S, moves="each batch of hints", rests="a hint to send")
-BELL = Loop(name="bell", bound_s=STILL_S, moves="each ring", rests="a reason to ring")
+RELAY = Loop(name="relay", bound_s=STILL_S, moves="each batch of relayed events", rests="an event to relay")
+HINTS = Loop(name="hints", bound_s=STILL_S, moves="each batch of sent hints", rests="a hint to send")
+BELL = Loop(name="bell", bound_s=STILL_S, moves="each bell that is rung for workers", rests="a hint that needs a bell")
 BOOKS = Loop(name="books", bound_s=STILL_S, moves="each day's totals", rests="an ended allocation")
 LOGS = Loop(name="logs", bound_s=STILL_S, moves="each batch of log lines", rests="lines to store")
 RESYNC = Loop(name="resync", bound_s=STILL_S, moves="each round, and each batch of streams that it compares")
-LEASE = Loop(name="lease", bound_s=LEASE_STILL_S, moves="each look at the lease, and each renewal")
+LEASE = Loop(name="lease", bound_s=LEASE_STILL_S, moves="each check of the lease, and each renewal")
 FEED = Loop(name="feed", bound_s=STILL_S, moves="each heartbeat and each batch of the cluster feed")
-FOLLOW_LOGS = Loop(name="follow-logs", bound_s=STILL_S, moves="its start", rests="the end of the term")
+FOLLOW_LOGS = Loop(name="follow-logs", bound_s=STILL_S, moves="its start", rests="the end of the leader's term")
 POD_EVENTS = Loop(
     name="pod-events", bound_s=STILL_S, moves="each Event of a pod, and each end or refusal of their watch"
 )
-STORY = Loop(name="story", bound_s=STILL_S, moves="each batch of Events about allocations", rests="something to tell")
+STORY = Loop(name="story", bound_s=STILL_S, moves="each batch of Events about allocations", rests="an Event to write")
 STREAMS = Loop(name="streams", bound_s=STILL_S, moves="each batch of streams that it compares", rests="a lost stream")
 SWEEP = Loop(name="sweep", bound_s=STILL_S, moves="each sweep, each delete")
 RETENTION = Loop(name="retention", bound_s=STILL_S, moves="each round, each delete")
 ARCHIVES = Loop(name="archives", bound_s=STILL_S, moves="each round, each delete")
 CLAIMS = Loop(name="claims", bound_s=STILL_S, moves="each round, each delete")
-LOG_ARCHIVE = Loop(name="log-archive", bound_s=STILL_S, moves="each look, and each piece of a log")
-LOG_EXPIRY = Loop(name="log-expiry", bound_s=STILL_S, moves="each round, each record that it looks at")
-LAG = Loop(name="lag", bound_s=STILL_S, moves="each look at the work queue")
+LOG_ARCHIVE = Loop(name="log-archive", bound_s=STILL_S, moves="each check, and each piece of a log")
+LOG_EXPIRY = Loop(name="log-expiry", bound_s=STILL_S, moves="each round, and each record that it checks")
+LAG = Loop(name="lag", bound_s=STILL_S, moves="each check of the work queue")
 
 LOOPS = (
     WATCH,
