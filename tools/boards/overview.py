@@ -7,10 +7,10 @@ OVERVIEW = Board(
     title="Slipway: what waits, why, since when",
     rows={
         "What waits, why, since when": (
-            Panel("Waiting now", "How many wait?", (("sum(slipway_pending)", ""),), kind="stat", width=4),
+            Panel("Waiting now", "How many allocations wait?", (("sum(slipway_pending)", ""),), kind="stat", width=4),
             Panel(
                 "Longest wait",
-                "Since when does the oldest of them wait?",
+                "How long has the oldest pending allocation waited?",
                 (("time() - min(slipway_queue_since_seconds)", ""),),
                 unit="s",
                 kind="stat",
@@ -19,34 +19,34 @@ OVERVIEW = Board(
             ),
             Panel(
                 "Placed now",
-                "How many are admitted and have not ended?",
+                "How many allocations are admitted and have not ended?",
                 (("sum(slipway_placed)", ""),),
                 kind="stat",
                 width=4,
             ),
             Panel(
                 "Stuck now",
-                "How many launches and teardowns need somebody?",
+                "How many launches and teardowns need an administrator?",
                 (("max(slipway_stuck)", ""),),
                 kind="stat",
                 width=4,
             ),
             Panel(
                 "Running processes",
-                "What of Slipway is there, in which version?",
+                "Which services run, in which version?",
                 (("count by (service, version) (slipway_build)", "{{service}} {{version}}"),),
                 kind="stat",
             ),
             Panel(
                 "Waiting, by reason",
-                "What holds those that wait? The first gate that is closed, in the words of `slipway explain`.",
+                "Why do allocations wait? The first closed gate, in the words of `slipway explain`.",
                 (("max by (pool, reason) (slipway_pending) > 0", "{{pool}} {{reason}}"),),
                 quiet="nothing waits",
                 width=12,
             ),
             Panel(
                 "Longest wait, by reason",
-                "Since when does the oldest wait behind each gate?",
+                "How long has the oldest allocation waited behind each gate?",
                 (("time() - min by (pool, reason) (slipway_pending_since_seconds)", "{{pool}} {{reason}}"),),
                 unit="s",
                 quiet="nothing waits",
@@ -54,23 +54,23 @@ OVERVIEW = Board(
             ),
             Panel(
                 "Waiting, by queue",
-                "In which queue do they wait?",
+                "In which queue do allocations wait?",
                 (("max by (pool, queue) (slipway_queue_pending)", "{{pool}} {{queue}}"),),
                 width=12,
             ),
             Panel(
                 "Longest wait, by queue",
-                "Since when does the oldest of each queue wait?",
+                "How long has the oldest allocation of each queue waited?",
                 (("time() - min by (pool, queue) (slipway_queue_since_seconds)", "{{pool}} {{queue}}"),),
                 unit="s",
                 quiet="nothing waits",
                 width=12,
             ),
         ),
-        "How it flows": (
+        "How work progresses": (
             Panel(
                 "Wait for admission",
-                "How long did those wait that got a place?",
+                "How long did admitted allocations wait?",
                 tuple(
                     (p99("slipway_queue_wait_seconds", "pool", part=part), f"{{{{pool}}}} {name}")
                     for part, name in (("0.5", "half"), ("0.99", "99 %"))
@@ -79,25 +79,26 @@ OVERVIEW = Board(
             ),
             Panel(
                 "Wait for admission, by reason, 99 %",
-                "How long did they wait, by the gate that they were told last? None: they were told of none.",
+                "How long did admitted allocations wait, by the last gate in their status? None: no gate was in their "
+                "status.",
                 ((p99("slipway_queue_wait_seconds", "pool", "reason"), "{{pool}} {{reason}}"),),
                 unit="s",
             ),
             Panel(
                 "Launches",
-                "How much is asked for, and what becomes of the request?",
+                "How many launches are requested, and how do the requests end?",
                 ((rate("slipway_launches_total", "kind", "outcome"), "{{kind}} {{outcome}}"),),
                 unit="ops",
             ),
             Panel(
                 "Ends, by result",
-                "How does work end?",
+                "How do allocations end?",
                 ((rate("slipway_ends_total", "result"), "{{result}}"),),
                 unit="ops",
             ),
             Panel(
                 "Ends, by reason",
-                "Why did it end?",
+                "Why do allocations end?",
                 ((rate("slipway_ends_total", "result", "reason"), "{{result}} {{reason}}"),),
                 unit="ops",
             ),
@@ -115,17 +116,17 @@ OVERVIEW = Board(
             ),
             Panel(
                 "Preemptions",
-                "How much work is ended for other work?",
+                "How many allocations and ranks are evicted for other allocations?",
                 ((rate("slipway_preemptions_total", "pool", "what"), "{{pool}} {{what}}"),),
                 unit="ops",
                 quiet="nothing was preempted",
             ),
             Panel(
-                "Error of foreseen starts, median",
-                "How far off are the starts that were foretold?",
+                "Error of forecast starts, median",
+                "How much do actual starts differ from the forecast?",
                 ((p99("slipway_foreseen_start_error_seconds", "pool", "side", part="0.5"), "{{pool}} {{side}}"),),
                 unit="s",
-                quiet="no head of a line had a reservation",
+                quiet="no head of a queue had a reservation",
             ),
         ),
     },

@@ -4,22 +4,22 @@ from tools.boards.panel import FAULTS, RATE, Board, Panel, rate
 
 RELIABILITY = Board(
     name="reliability",
-    title="Slipway: does it hold",
+    title="Slipway: is it reliable",
     rows={
-        "Who leads": (
+        "Leadership": (
             Panel(
                 "Leaders",
-                "Is every pool led, and the feed published? 1 is yes.",
+                "Does every pool have a leader, and does a leader publish the cluster feed? 1 is yes.",
                 (("max by (lease) (slipway_leader)", "{{lease}}"),),
             ),
             Panel(
                 "Changes of leaders",
-                "How often does leadership change hands?",
+                "How often does the leader change?",
                 ((f"sum by (lease) (increase(slipway_leader_changes_total[{RATE}]))", "{{lease}}"),),
             ),
             Panel(
-                "Processes that began again",
-                "What was started anew?",
+                "Restarts of processes",
+                "Which services restarted?",
                 (
                     (
                         f"sum by (service) (changes(process_start_time_seconds[{RATE}])"
@@ -29,47 +29,51 @@ RELIABILITY = Board(
                 ),
             ),
         ),
-        "Promises": (
+        "Invariants": (
             Panel(
                 "Broken invariants",
-                "Did the last audit find anything broken?",
+                "Did the last audit find violations?",
                 (("max by (invariant) (slipway_audit_violations)", "{{invariant}}"),),
             ),
             Panel(
                 "Age of the last audit",
-                "Does anybody look?",
+                "Do audits run?",
                 (("time() - max(slipway_audit_last_run_seconds)", ""),),
                 unit="s",
             ),
             Panel(
                 "Time of an audit",
-                "How long does a look take?",
+                "How long does an audit take?",
                 (("max(slipway_audit_duration_seconds)", ""),),
                 unit="s",
             ),
-            Panel("Stuck launches", "Which launches and teardowns need somebody?", (("max(slipway_stuck)", ""),)),
+            Panel(
+                "Stuck launches",
+                "How many launches and teardowns need an administrator?",
+                (("max(slipway_stuck)", ""),),
+            ),
             Panel(
                 "Dead letters",
-                "What was given up?",
+                "Which messages were never handled?",
                 ((f"sum by (stream) (increase(slipway_dead_letters_total[{RATE}]))", "{{stream}}"),),
                 quiet=FAULTS,
             ),
             Panel(
-                "Mistakes in policies",
-                "Which pool's policy is left out in part?",
+                "Errors in policies",
+                "Which pool's policy is ignored in part?",
                 (("max by (pool) (slipway_policy_faults)", "{{pool}}"),),
             ),
         ),
-        "What was mended": (
+        "What was repaired": (
             Panel(
-                "Watches opened again",
-                "Do watches break? `ended` is how each ends after a while.",
+                "Restarts of watches",
+                "Do watches break? `ended` is the normal end of a watch after some time.",
                 ((rate("slipway_watch_restarts_total", "resource", "reason"), "{{resource}} {{reason}}"),),
                 unit="ops",
                 quiet="no watch has ended yet",
             ),
             Panel(
-                "Breaks of the feed",
+                "Gaps in the feed",
                 "How often does the scheduler have to LIST?",
                 ((rate("slipway_feed_gaps_total", "reason"), "{{reason}}"),),
                 unit="ops",
@@ -77,27 +81,27 @@ RELIABILITY = Board(
             ),
             Panel(
                 "Errors of loops",
-                "Which loop fails, and by what?",
+                "Which loop fails, with which error?",
                 ((rate("slipway_loop_errors_total", "loop", "error"), "{{loop}} {{error}}"),),
                 unit="ops",
                 quiet=FAULTS,
             ),
             Panel(
-                "Taken over",
-                "What did a worker leave that others had to take?",
+                "Claimed messages",
+                "Which messages of a lost worker did other workers claim?",
                 ((rate("slipway_claims_total", "stream"), "{{stream}}"),),
                 unit="ops",
             ),
             Panel(
-                "Swept",
-                "What was left over?",
+                "Swept objects",
+                "Which leftover objects were deleted?",
                 ((rate("slipway_swept_total", "kind"), "{{kind}}"),),
                 unit="ops",
-                quiet="nothing was left over",
+                quiet="there were no leftovers",
             ),
             Panel(
-                "Spans that were dropped",
-                "Is what traces show complete?",
+                "Dropped spans",
+                "Are traces complete?",
                 ((rate("slipway_spans_dropped_total", "to"), "{{to}}"),),
                 unit="ops",
             ),

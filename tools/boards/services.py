@@ -9,13 +9,13 @@ SERVICES = Board(
         "All parts": (
             Panel(
                 "Each part, 99 %",
-                "Which of our parts is slow? The highest line; the row of its name says more.",
+                "Which part is slow? The highest line; the section of that name has details.",
                 (
                     (p99("slipway_http_request_duration_seconds"), "api: answer"),
                     (p99("slipway_tick_duration_seconds"), "scheduler: phase of a tick"),
                     (p99("slipway_delivery_seconds"), "podworker: hint"),
                     (p99("slipway_launch_step_seconds"), "podworker: step of a launch"),
-                    (p99("slipway_watch_lag_seconds"), "watcher: write until it is seen"),
+                    (p99("slipway_watch_lag_seconds"), "watcher: write until its event"),
                     (p99("slipway_kube_call_seconds"), "Kubernetes: call"),
                 ),
                 unit="s",
@@ -23,7 +23,7 @@ SERVICES = Board(
             ),
             Panel(
                 "Processor",
-                "Which service is busy? 1 is a whole core.",
+                "How much CPU does each service use? 1 is a whole core.",
                 (
                     (
                         f"sum by (service) (rate(process_cpu_seconds_total[{RATE}])"
@@ -36,7 +36,7 @@ SERVICES = Board(
         "Scheduler": (
             Panel(
                 "Ticks",
-                "Does it tick, and to what end?",
+                "Does the scheduler tick, with which outcome?",
                 ((rate("slipway_ticks_total", "pool", "outcome"), "{{pool}} {{outcome}}"),),
                 unit="ops",
             ),
@@ -48,13 +48,13 @@ SERVICES = Board(
             ),
             Panel(
                 "Time in each phase",
-                "What does it do with its time, in seconds a second?",
+                "How much time does each phase take, in seconds per second?",
                 ((rate("slipway_tick_duration_seconds_sum", "phase"), "{{phase}}"),),
                 unit="s",
             ),
             Panel(
                 "Silence of the feed",
-                "How old may the leader's view be? A beat comes each second.",
+                "How old can the leader's view be? A heartbeat arrives every second.",
                 (("time() - max(slipway_feed_heard_seconds)", ""),),
                 unit="s",
             ),
@@ -82,18 +82,18 @@ SERVICES = Board(
             ),
             Panel(
                 "Steps of a launch, median",
-                "And usually?",
+                "How long does each step usually take?",
                 ((p99("slipway_launch_step_seconds", "step", part="0.5"), "{{step}}"),),
                 unit="s",
             ),
             Panel(
                 "Lag of streams",
-                "How much waits for a worker? By this KEDA scales.",
+                "How many messages wait for a worker? KEDA scales by this number.",
                 (("max by (stream, group) (slipway_stream_lag)", "{{stream}} {{group}}"),),
             ),
             Panel(
-                "In work",
-                "How much has a worker in hand?",
+                "Messages in progress",
+                "How many messages do workers handle?",
                 (("max by (stream, group) (slipway_stream_in_work)", "{{stream}} {{group}}"),),
             ),
             Panel(
@@ -115,13 +115,13 @@ SERVICES = Board(
         "Watcher": (
             Panel(
                 "Lag of watches, 99 %",
-                "How long until an own write comes back on the watch?",
+                "How long does the event of an own write take to arrive on the watch?",
                 ((p99("slipway_watch_lag_seconds", "resource"), "{{resource}}"),),
                 unit="s",
             ),
             Panel(
                 "Silence of watches",
-                "Since when has a watch said nothing? Each is opened again within a minute.",
+                "How long has a watch received nothing? Each watch is restarted within a minute.",
                 (
                     (
                         "time() - max by (service, resource) (slipway_watch_heard_seconds"
@@ -133,43 +133,43 @@ SERVICES = Board(
             ),
             Panel(
                 "Events of watches",
-                "What do the watches bring?",
+                "Which events arrive on watches?",
                 ((rate("slipway_watch_events_total", "resource", "type"), "{{resource}} {{type}}"),),
                 unit="ops",
             ),
             Panel(
                 "Status writes",
-                "What do the writes come to?",
+                "How do status writes end?",
                 ((rate("slipway_status_writes_total", "outcome"), "{{outcome}}"),),
                 unit="ops",
             ),
             Panel(
                 "Objects in stores",
-                "How much does it hold?",
+                "How many objects are in the local stores?",
                 (("max by (resource) (slipway_store_objects)", "{{resource}}"),),
             ),
             Panel(
                 "Appends to streams",
-                "Are transitions told?",
+                "Are transitions written to the streams?",
                 ((rate("slipway_stream_appends_total", "stream", "outcome"), "{{stream}} {{outcome}}"),),
                 unit="ops",
             ),
             Panel(
                 "Events about allocations",
-                "Does kubectl describe tell their story?",
+                "Does kubectl describe show the Events of allocations?",
                 ((rate("slipway_story_events_total", "outcome"), "{{outcome}}"),),
                 unit="ops",
             ),
             Panel(
-                "Oldest line that waits for the archive of logs",
-                "Is the archive behind?",
+                "Lag of the log archive",
+                "How old is the oldest line that is not archived?",
                 (("max(slipway_log_archive_lag_seconds)", ""),),
                 unit="s",
                 quiet="there is no archive of logs",
             ),
             Panel(
-                "Archive of logs: written, and deleted before its time",
-                "What goes into it, and is it at its bound?",
+                "Log archive: written, and deleted early",
+                "How much is archived, and is the limit reached?",
                 (
                     (rate("slipway_log_archive_bytes_total"), "written"),
                     (rate("slipway_log_archive_dropped_bytes_total"), "deleted before its time"),
@@ -181,7 +181,7 @@ SERVICES = Board(
         "API": (
             Panel(
                 "Requests",
-                "What is asked, and how does it end?",
+                "Which requests arrive, and how do they end?",
                 ((rate("slipway_http_requests_total", "method", "code"), "{{method}} {{code}}"),),
                 unit="ops",
             ),
@@ -192,42 +192,42 @@ SERVICES = Board(
                 unit="s",
             ),
             Panel(
-                "Audit events for a reader outside",
-                "Does it get them all?",
+                "Audit events for a file or a webhook",
+                "Are all audit events delivered?",
                 ((rate("slipway_audit_events_total", "outcome"), "{{outcome}}"),),
                 unit="ops",
-                quiet="no reader is set up, or nobody changes anything",
+                quiet="no file or webhook is set, or no user changes anything",
             ),
             Panel(
                 "Open streams and sockets",
-                "How many follow something?",
+                "How many streams and sockets are open?",
                 (("sum by (kind) (slipway_http_streams)", "{{kind}}"),),
-                quiet="nobody follows anything",
+                quiet="no stream or socket is open",
             ),
             Panel(
-                "Webhook tries",
-                "Do receivers take what they are sent?",
+                "Webhook delivery attempts",
+                "Do receivers accept deliveries?",
                 ((rate("slipway_webhook_tries_total", "outcome"), "{{outcome}}"),),
                 unit="ops",
                 quiet="there is no webhook",
             ),
             Panel(
-                "Time of a webhook try, 99 %",
+                "Time of a webhook delivery attempt, 99 %",
                 "Are receivers slow?",
                 ((p99("slipway_webhook_try_seconds"), ""),),
                 unit="s",
                 quiet="there is no webhook",
             ),
             Panel(
-                "Webhook deliveries in hand",
-                "How many are tried now, or wait for the next try?",
+                "Webhook deliveries in progress",
+                "How many deliveries are attempted now, or wait for the next attempt?",
                 (("sum(slipway_webhook_held)", ""),),
             ),
         ),
         "Kubernetes and Redis": (
             Panel(
                 "Calls of Kubernetes, by verb and code",
-                "What do we ask of the API server, and what does it answer?",
+                "Which calls do the services make, and how does the API server answer?",
                 ((rate("slipway_kube_calls_total", "verb", "code"), "{{verb}} {{code}}"),),
                 unit="ops",
             ),
@@ -239,26 +239,26 @@ SERVICES = Board(
             ),
             Panel(
                 "Time of a call, by resource, 99 %",
-                "With what?",
+                "Which resources are slow?",
                 ((p99("slipway_kube_call_seconds", "resource"), "{{resource}}"),),
                 unit="s",
             ),
             Panel(
                 "Calls of Redis",
-                "What do we ask of Redis?",
+                "How many calls do the services make to Redis, and how do they end?",
                 ((rate("slipway_redis_calls_total", "outcome"), "{{outcome}}"),),
                 unit="ops",
             ),
             Panel(
                 "Retries",
-                "What has to be tried again?",
+                "Which attempts are repeated?",
                 ((rate("slipway_retries_total", "policy", "error"), "{{policy}} {{error}}"),),
                 unit="ops",
                 quiet=FAULTS,
             ),
             Panel(
                 "Memory",
-                "How much does each service hold?",
+                "How much memory does each service use?",
                 (
                     (
                         "max by (service) (process_resident_memory_bytes"
