@@ -5,7 +5,7 @@ from tools.reference.markdown import code, table
 
 TOP = """# The `slipway` command
 
-`slipway VERB --help` says more about each.
+`slipway VERB --help` describes a verb in detail.
 """
 
 
@@ -20,11 +20,11 @@ def page() -> str:
     codes = {
         main.OK: "done",
         main.FAILED: "the run failed",
-        main.USAGE: "used wrongly",
-        main.NOT_FOUND: "no such thing",
+        main.USAGE: "usage error",
+        main.NOT_FOUND: "not found",
         main.NOT_ALLOWED: "not allowed",
-        main.TIMED_OUT: "not in time",
-        main.DETACHED: "detached with Ctrl-C; the run goes on",
+        main.TIMED_OUT: "timed out",
+        main.DETACHED: "detached with Ctrl-C; the run continues",
     }
     rows = [(str(number), meaning) for number, meaning in codes.items()]
     return "\n".join([*parts, "## Exit codes\n", table(("code", "meaning"), rows)])

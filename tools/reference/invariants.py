@@ -8,16 +8,17 @@ from tools.reference.markdown import table
 
 TOP = """# What is checked
 
-One register (`shared/slipway/ops/audit/check.py`) holds every invariant; the [simulation](../reliability.md#simulation)
-runs it after each run, [chaos](../reliability.md#chaos) at the end, and [`slipway audit`](../reliability.md#audit) all
-the time against a live system. The ids are stable: gauges and reports are named by them.
+One register (`shared/slipway/ops/audit/check.py`) contains every invariant. The
+[simulation](../reliability.md#simulation) checks them after each run, [chaos](../reliability.md#chaos) at the end, and
+[`slipway audit`](../reliability.md#audit) all the time against a live system. The ids are stable: gauges and reports
+use them as names.
 """
 CHECKS = """## The checks, one by one
 
-A check runs where its needs are met. Where they are not, the audit says what it lacked instead of "holds". Of a history
-that began with a listing, or that has gaps, a check that runs all the same judges less, and never more.
+A check runs where the data that it needs is available. Elsewhere, the audit reports the missing data instead of
+"holds". If the history began with a listing or has gaps, a check covers less of it, but reports no false violation.
 """
-TESTS = """Each check is shown the smallest history that breaks it, beside one that does not, in
+TESTS = """Tests run each check on the smallest history that violates it, and on a similar history that does not:
 `tests/unit/ops/audit/test_lives.py`, `tests/unit/ops/audit/test_clients.py`, `tests/unit/ops/audit/test_logs.py`.
 """
 CHAOS = frozenset(Need) - {Need.ACKS, Need.DELIVERIES, Need.TENANTS, Need.RULES, Need.SILENCE}

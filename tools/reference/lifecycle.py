@@ -8,19 +8,19 @@ from tools.reference.markdown import code, table
 
 TOP = """# The life of an allocation
 
-One table (`shared/slipway/model/lifecycle.py`) says which transition is legal and who may write it. This page, the
-rules inside the custom resource and an exhaustive test are made from it. Within one attempt the phase only moves
-forward; `Terminated` is never left; `restarted` alone begins the next attempt.
+One table (`shared/slipway/model/lifecycle.py`) defines the legal transitions, and which service may write each. This
+page, the rules inside the custom resource and an exhaustive test are generated from it. Within one attempt the phase
+only moves forward. `Terminated` is final. Only `restarted` begins the next attempt.
 """
 REASONS = """## Why something ended
 
-`status.result` says how, `status.reason` why. What is marked was not the user's fault: it does not count against
-`maxRestarts`.
+`status.result` is how an allocation ended, `status.reason` is why. A reason that is marked as infrastructure was not
+the user's fault: such an end does not count against `maxRestarts`.
 """
 GATES = """## Why something waits
 
-The first gate that is closed, in this order. It is the reason of condition `Admitted=False` on the Allocation, the
-`code` of `GET /api/v1/allocations/{id}/explain`, the log key and the label of the metric `slipway_pending`.
+The first closed gate, in this order, is the reason. It is in the condition `Admitted=False` of the Allocation, in the
+`code` of `GET /api/v1/allocations/{id}/explain`, in logs and in a label of the metric `slipway_pending`.
 """
 
 
@@ -52,7 +52,7 @@ def _event(event: Event) -> tuple[str, str, str, str]:
 
 def _writer(event: Event) -> str:
     # The first transition is derived from the object, which the api or any other client creates.
-    return "whoever creates the object" if writer_of(event) is Writer.API else writer_of(event).value
+    return "the client that creates the object" if writer_of(event) is Writer.API else writer_of(event).value
 
 
 def _words() -> list[tuple[str, str]]:

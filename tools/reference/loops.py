@@ -10,12 +10,12 @@ from tools.reference.markdown import code, table
 
 TOP = """# Loops and their bounds
 
-The work of each loop may stand still for its bound, at most. After that `/livez` answers 503 and names the loop, and
-the process neither keeps nor takes a lease ([what follows](../operating.md#liveness)). An announced pause (of a loop
-between two rounds, or after an error) is not counted. A loop at rest waits for what the last column says, and may wait
-for ever while there is none; where the column is empty it never rests.
+A loop may make no progress for at most its bound. After that, `/livez` answers 503 and names the loop, and the process
+neither renews nor acquires a lease ([what follows](../operating.md#liveness)). An announced pause, between two rounds
+or after an error, does not count. A loop at rest waits for what the last column names, and may wait for it for ever. A
+loop with an empty last column never rests.
 
-A loop that runs several times has a part after a colon: `watch:pods`, `reconcile:3`, `tick:default`,
+A loop that runs several times has a suffix after a colon: `watch:pods`, `reconcile:3`, `tick:default`,
 `hint:<AllocationID>`.
 """
 TABLES: dict[str, tuple[Loop, ...]] = {

@@ -5,11 +5,11 @@ from tools.reference.markdown import code, phrase, table
 
 TOP = """# Metrics
 
-Every service serves them at `/metrics` in Prometheus text format, or in OpenMetrics with exemplars where the scraper
-asks for it. Labels are closed sets; the id of an allocation, a pod or a user is never one. Names that people give
-(pools, queues, extenders) are kept to so many values per process; what comes beyond is `other`. `..._since_seconds` and
-`..._heard_seconds` are moments: `time() - x` is the age. Which panel shows what:
-[Operating](../operating.md#dashboards).
+Every service serves its metrics at `/metrics` in Prometheus text format, or in OpenMetrics with exemplars if the
+scraper requests it. The values of labels are closed sets; the id of an allocation, a pod or a user is never a label.
+For names that people choose (pools, queues, extenders), the number of values per process is limited; further names are
+counted as `other`. `..._since_seconds` and `..._heard_seconds` are times: `time() - x` is the age. Which panel shows
+which metric: [Operating](../operating.md#dashboards).
 """
 
 

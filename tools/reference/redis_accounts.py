@@ -11,27 +11,29 @@ from tools.reference.markdown import code, table
 
 TOP = f"""# Accounts on Redis
 
-An account for each service, which may send the commands that its code sends, for the keys that it sends them for, and
-nothing else. Tests compare the table with what a real server sees of each service, and try everything else. The
-chart's Valkey and `slipway up` have these accounts. On a Redis of your own, an administrator makes them; then each
-service is given its own (`externalRedis.accounts` of the chart; `SLIPWAY_REDIS_USER` and `SLIPWAY_REDIS_PASSWORD`
-elsewhere). The rules need Redis 7.0 or a Valkey, for their selectors. They are the same on a Redis Cluster (on each of
-its nodes) and behind Sentinels (on the master and its replicas; the Sentinels themselves are asked without an account).
+Each service has an account. The account may send only the commands that the service's code sends, and only for the
+keys that the code uses. Tests compare the table with the commands that a real server receives from each service, and
+try all other commands. The chart's Valkey and `slipway up` have these accounts. On your own Redis, an administrator
+creates them and configures each service with its account (`externalRedis.accounts` of the chart; `SLIPWAY_REDIS_USER`
+and `SLIPWAY_REDIS_PASSWORD` elsewhere). The rules need Redis 7.0 or a Valkey, because they use selectors. They are the
+same on a Redis Cluster (on each of its nodes) and behind Sentinels (on the master and its replicas; services connect to
+the Sentinels themselves without an account).
 
-One login for all services works too: `{ONE_FOR_ALL}`. A service that is taken over can then do to what is Slipway's
-whatever it likes.
+One login for all services also works: `{ONE_FOR_ALL}`. An attacker who controls one service can then change everything
+that Slipway has in Redis.
 """
 MAKE = """## Making them
 
-Put a password of its own in the place of each `PASSWORD`. The names are free. `ACL SAVE`, or the `user` lines of the
-configuration, keep them over a restart.
+Replace each `PASSWORD` by a different password. You can choose other names. To keep the accounts over a restart, use
+`ACL SAVE` or the `user` lines of the configuration.
 """
-NOTES = """## What they do not stop
+NOTES = """## What the accounts do not prevent
 
-- A service runs scripts (`EVAL`), because a server forgets scripts when it restarts. What a script does is held to the
-  same rules. How long it runs is not: a service that is taken over can keep the server busy.
-- Within its keys a service reaches those of every allocation. What is in Redis decides about nothing: a launch, an end
-  and a right rest on Kubernetes. A forged event or log line misleads those who read it.
+- A service may run scripts (`EVAL`), because a server forgets scripts when it restarts. The commands of a script are
+  subject to the same rules, but its run time is not limited: an attacker who controls a service can keep the server
+  busy.
+- Within its keys, a service can access the keys of every allocation. Data in Redis decides nothing: launches, ends and
+  permissions depend on Kubernetes. A forged event or log line misleads its readers.
 """
 
 

@@ -12,7 +12,7 @@ from tools.reference.markdown import code, phrase, table
 Schema = dict[str, Any]
 TOP = f"""# Custom resources
 
-Group and version `{GROUP_VERSION}`. `spec` is what you ask for, `status` is what was observed; only the services write
+Group and version `{GROUP_VERSION}`. `spec` is what you request, `status` is what was observed; only the services write
 `status`. The definitions are in `helm/files/crds`; `kubectl explain allocation.spec` shows the same text.
 """
 _SKIPPED = ("apiVersion", "kind", "metadata")
@@ -33,7 +33,7 @@ def _section(definition: Definition, root: Schema) -> list[str]:
     parts.append(table(("field", "type", "default", "what"), fields))
     rules = [rule for rule in RULES if rule.kind == definition.kind]
     if rules:
-        parts.append("What the API server refuses by itself:\n")
+        parts.append("The API server itself refuses an object that breaks one of these rules:\n")
         parts.append(
             "\n".join(f"- {phrase(message)}" for message in dict.fromkeys(rule.message for rule in rules)) + "\n"
         )

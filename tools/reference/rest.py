@@ -10,8 +10,8 @@ from tools.reference.markdown import code, table
 
 TOP = """# REST API
 
-Bodies are JSON; fields that nobody knows are refused. Errors are `application/problem+json` (RFC 9457). Times are
-RFC 3339 in UTC. `{id}` is an AllocationID, or the beginning of one that fits a single allocation.
+Bodies are JSON; unknown fields are refused. Errors are `application/problem+json` (RFC 9457). Times are
+RFC 3339 in UTC. `{id}` is an AllocationID, or the beginning of one if it matches exactly one allocation.
 """
 _PLURALS = ("notebooks", "shells", "commands", "tensorboards", "trainings")
 
@@ -25,7 +25,7 @@ def page() -> str:
         parts.append(f"## {tag.capitalize()}\n")
         if tag == _PLURALS[0]:
             others = ", ".join(code(f"/api/v1/{plural}") for plural in _PLURALS[1:])
-            parts.append(f"The same for {others}: what is launched there needs no `kind`.\n")
+            parts.append(f"{others} have the same endpoints; launches there need no `kind`.\n")
         parts.append(table(("request", "what", "body", "answer"), [_row(endpoint) for endpoint in section]))
         parts += _conditions(section)
         parts += _queries(section)

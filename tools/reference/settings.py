@@ -11,14 +11,14 @@ HEAD = ("variable", "default", "what", "allowed")
 _TYPES = {"str": "", "int": "integer", "float": "number", "bool": "true or false"}
 PROSE = """# Settings
 
-Every service reads `SLIPWAY_*` variables once, at its start. A variable that nobody knows, a value out of bounds or a
-missing one ends the start with all problems at once. An empty variable counts as unset. `slipway-<service> --help`
-prints the same rows.
+Every service reads its `SLIPWAY_*` variables once, at its start. If a variable is unknown, out of bounds or missing,
+the service does not start, and prints all such problems together. An empty variable is treated as unset.
+`slipway-<service> --help` prints the same rows.
 
-| what everybody reads | from |
+| every service reads | from |
 | --- | --- |
-| where Kubernetes is | `KUBECONFIG`, else the pod's own account, else `~/.kube/config` |
-| where spans go | `OTEL_EXPORTER_OTLP_ENDPOINT`, else nowhere |
+| the address of Kubernetes | `KUBECONFIG`, else the pod's service account, else `~/.kube/config` |
+| the receiver of spans | `OTEL_EXPORTER_OTLP_ENDPOINT`, else spans are not exported |
 """
 COMMON = """## Every service
 """

@@ -11,8 +11,8 @@ from tools.reference.markdown import code, table
 
 TOP = """# Streams
 
-Everything that Slipway keeps in Redis. Nothing else is written, and every row is bounded. How to read them is in
-[Integrating with the streams](../integrating.md).
+All keys that Slipway writes in Redis. Every key has a limit. [Integrating with the streams](../integrating.md) explains
+how to read them.
 """
 EVENTS = """## The entry of an event
 
@@ -23,23 +23,23 @@ _CONTENT = {
     keys.EVENTS.prefix: "the same entries of all allocations, for integrations; at least once",
     keys.WORK.prefix: "work hints: the key of an allocation",
     keys.CLUSTER.prefix: "compact changes of nodes, pods and allocations, for the scheduler",
-    keys.SNAPSHOT.prefix: "what the cluster feed had told up to a moment, in pages, for a scheduler that starts",
-    keys.BELL.prefix: "rung after work hints, on a Redis Cluster only",
+    keys.SNAPSHOT.prefix: "the state in the cluster feed up to some entry, in pages, for a scheduler that starts",
+    keys.BELL.prefix: "a signal after work hints, only on a Redis Cluster",
     keys.WAKE.prefix: "wake-ups for the scheduler",
-    keys.HEALTH.prefix: "written to see whether writes are accepted",
-    keys.LOGS.prefix: "log lines of one allocation, packed: first and last ones of each rank",
-    keys.LOG_STATE.prefix: "how far each log of one allocation is stored",
-    keys.LOG_PACKS.prefix: "which packs of each log may be removed, oldest first",
+    keys.HEALTH.prefix: "written to check whether Redis accepts writes",
+    keys.LOGS.prefix: "log lines of one allocation, packed: the first and last lines of each rank",
+    keys.LOG_STATE.prefix: "up to which line each log of one allocation is stored",
+    keys.LOG_PACKS.prefix: "the packs of each log that may be removed, oldest first",
     keys.DEAD.prefix: "dead letters with their cause",
     keys.TRACE.prefix: "spans of one allocation, for the waterfall",
-    keys.ACTIVITY.prefix: "when one allocation was last in use, for idle timeouts",
-    keys.LOGOUTS.prefix: "logins of browsers that were ended; replicas of the api remember what they have read",
+    keys.ACTIVITY.prefix: "the last use of one allocation, for idle timeouts",
+    keys.LOGOUTS.prefix: "ended logins of browsers; replicas of the api remember the entries that they have read",
     keys.USED_CODE.prefix: "a one-time code of a browser that was used",
-    keys.SIGN_IN.prefix: "what the issuer said last of one login of a browser, sealed by the api",
-    keys.GATHER.prefix: "what the ranks of an attempt exchange in one all-gather",
-    keys.WEBHOOK.prefix: "the events that one webhook is still to be sent",
+    keys.SIGN_IN.prefix: "the last answer of the issuer about one login of a browser, encrypted by the api",
+    keys.GATHER.prefix: "the data that the ranks of an attempt exchange in one all-gather",
+    keys.WEBHOOK.prefix: "the events that are still to be sent to one webhook",
     keys.LETTERS.prefix: "the events that one consumer group of an integration could not handle, with the cause",
-    keys.DECISIONS.prefix: "what the planner of one pool saw and decided, for `slipway replay`; also capped by bytes",
+    keys.DECISIONS.prefix: "input and decisions of one pool's planner, for `slipway replay`; also limited in bytes",
 }
 _PER_ALLOCATION = (keys.ALLOCATION, keys.LOGS, keys.LOG_STATE, keys.LOG_PACKS, keys.TRACE, keys.ACTIVITY)
 _SHARDED = (keys.EVENTS, keys.WORK)

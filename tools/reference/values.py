@@ -17,9 +17,9 @@ VALUES = Path(__file__).parents[2] / "helm" / "values.yaml"
 HEAD = ("value", "default", "what", "allowed")
 PROSE = """# Values of the chart
 
-Everything that the chart in `helm` can be told. A value that is not listed, and one that is not allowed, is refused
-before anything is installed. Settings of the services are those of [the settings page](settings.md), one to one:
-`tickMinMs` is `SLIPWAY_TICK_MIN_MS`. These settings have no value:
+All values of the chart in `helm`. A value that is not listed here or not allowed is refused before anything is
+installed. The settings of the services correspond to [the settings page](settings.md) one to one: `tickMinMs` is
+`SLIPWAY_TICK_MIN_MS`. These settings have no value:
 
 """
 _SECTIONS = {
@@ -33,17 +33,17 @@ _SECTIONS = {
         "labels",
     ),
     "Size": ("size",),
-    "Of every pod, and more objects": ("dnsPolicy", "dnsConfig", "hostAliases", "extraObjects"),
+    "DNS of every pod, and more objects": ("dnsPolicy", "dnsConfig", "hostAliases", "extraObjects"),
     "Custom resources": ("crds",),
-    "What people may do": ("userRoles",),
-    "What is there from the start": ("setup",),
-    "The audit": ("audit",),
+    "Permissions of users": ("userRoles",),
+    "Objects that the chart creates": ("setup",),
+    "Audit": ("audit",),
     "Redis": ("valkey", "externalRedis", "feedKeys"),
     "Security contexts": ("podSecurityContext", "containerSecurityContext"),
-    "Ways in from outside": ("ingress", "httpRoute"),
-    "Who reaches whom, and who may write what": ("networkPolicy", "admissionPolicies", "rbac"),
+    "Access from outside": ("ingress", "httpRoute"),
+    "Network and admission policies": ("networkPolicy", "admissionPolicies", "rbac"),
     "Monitoring": ("metrics",),
-    "Importance, trials, the end": ("priorityClass", "trial", "uninstall"),
+    "Priority, trial, uninstall": ("priorityClass", "trial", "uninstall"),
     "Settings of all services": ("settings",),
 }
 """{heading: the values below it}; a value in no section is listed below "Other values" """
