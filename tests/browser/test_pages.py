@@ -153,7 +153,7 @@ def test_why_something_waits(visit: Visit, busy: dict[str, str]) -> None:
     visit.page.run(f"{rows}.find(row => row.innerText.includes('page-big')).querySelector('.chip').click()")
     visit.page.wait_for("document.querySelector('tr.detail dl')?.innerText.includes('What helps')")
     told = str(visit.page.run("document.querySelector('tr.detail').innerText"))
-    assert "Can never start as the pool stands" in told
+    assert "Can never start with the pool's current nodes" in told
     assert "in queue default" in told
     assert "ask for less" in told.lower()
     assert visit.page.run("location.search") == f"?why={busy['big']}"

@@ -114,7 +114,7 @@ def test_a_gang_starts_on_the_nodes_that_its_request_brings(autoscaler: Autoscal
     template = system.operator.get(f"{TEMPLATES}/{pods['podTemplateRef']['name']}")["template"]["spec"]
     assert template["containers"][0]["resources"]["requests"]["cpu"] == "6"
     assert template["nodeSelector"][LABEL] == autoscaler.place.name
-    waits(system, id_, "nodes for 4 ranks were asked for at")
+    waits(system, id_, "nodes for 4 ranks were requested at")
     # With the nodes the gang starts, and its request is deleted.
     autoscaler.says(request, "Provisioned", "the nodes are there")
     autoscaler.add()
@@ -148,7 +148,7 @@ def test_a_leader_that_is_killed_leaves_one_request(autoscaler: Autoscaler) -> N
     system.installation.kill("scheduler")
     system.installation.await_ready()
     request = autoscaler.request()
-    waits(system, id_, "nodes for 4 ranks were asked for at")
+    waits(system, id_, "nodes for 4 ranks were requested at")
     assert len(autoscaler.requests()) == 1
     assert len(system.operator.items(TEMPLATES, PLACEHOLDERS)) == 1
     # With the nodes the gang starts, and its request is deleted.

@@ -19,10 +19,10 @@ def drawn(value: object, *hidden: str) -> object:
     ("words", "read"),
     [
         (
-            "queue q keeps strict order and red/model-1 is before it",
-            f"queue q keeps strict order and {SOMEBODY} is before it",
+            "queue q has strict order, and red/model-1 waits before it",
+            f"queue q has strict order, and {SOMEBODY} waits before it",
         ),
-        ("room is kept for red/a, red/b", f"room is kept for {SOMEBODY}, {SOMEBODY}"),
+        ("room is reserved for red/a, red/b", f"room is reserved for {SOMEBODY}, {SOMEBODY}"),
         ("red-two/a is before it", "red-two/a is before it"),
         ("infrared/a and a/red/b stay", "infrared/a and a/red/b stay"),
         ("nothing of anybody", "nothing of anybody"),

@@ -71,7 +71,7 @@ def test_it_is_of_the_queue_the_job_or_the_pool_that_is_short() -> None:
 def test_what_does_not_wait_for_others_names_nobody(gate: Gate) -> None:
     """Work that no end of other work helps does not name any either."""
     assert not waits_for_others(gate, "so")
-    assert not waits_for_others(Gate.NO_FIT, f"{NEVER} as the pool stands")
+    assert not waits_for_others(Gate.NO_FIT, f"{NEVER} with the pool's current nodes")
     assert waits_for_others(Gate.NO_FIT, "no room")
 
 
@@ -84,7 +84,7 @@ async def test_the_explanation_names_who_holds_the_room(world: ApiWorld) -> None
     view = (await world.get(f"/allocations/{waits['id']}/explain")).json()
     assert [(each["id"], each["slots"]) for each in view["holders"]] == [(holder["id"], 2)]
     assert view["othersHolding"] == 0
-    await world.explain(waits["name"], "NoFit", f"{NEVER} as the pool stands")
+    await world.explain(waits["name"], "NoFit", f"{NEVER} with the pool's current nodes")
     assert (await world.get(f"/allocations/{waits['id']}/explain")).json()["holders"] == []
 
 

@@ -275,8 +275,8 @@ def test_who_holds_what_is_waited_for() -> None:
 def test_an_explanation_keeps_to_the_columns_of_a_terminal() -> None:
     """Long sentences are broken between words; elsewhere each is one line, which can be searched."""
     message = (
-        "can never start as the pool stands: even empty it has no place for a rank like this; the largest node that it "
-        "may use has 4 nvidia.com/gpu: ask for at most that a rank; 0 of 2 nodes fit"
+        "can never start with the pool's current nodes: even when empty, the pool has no place for a rank like this; "
+        "the largest node that it may use has 4 nvidia.com/gpu: ask for at most that per rank; 0 of 2 nodes fit"
     )
     why: Json = {"id": "a", "phase": "Pending", "code": "NoFit", "message": message}
     lines = explain_text(why, width=80).splitlines()

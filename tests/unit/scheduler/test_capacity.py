@@ -169,7 +169,7 @@ def test_a_gang_gets_nodes_by_a_provisioning_request_and_gives_it_back() -> None
         assert template.metadata.owner_references[0].kind == "ResourcePool"
 
         async def is_told() -> bool:
-            return "nodes for 2 ranks were asked for at" in await cluster.gate_of()
+            return "nodes for 2 ranks were requested at" in await cluster.gate_of()
 
         await cluster.until(is_told)
         await add_node(cluster.kube, "new", cpus=2)

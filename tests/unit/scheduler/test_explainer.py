@@ -210,16 +210,16 @@ def test_a_wait_that_nothing_ends_is_stalled() -> None:
 
     async def test(desk: Desk) -> None:
         await desk.add("job")
-        await desk.say(f"{NEVER} as the pool stands: even empty it has room for 1 of 4 ranks")
+        await desk.say(f"{NEVER} with the pool's current nodes: even when empty, the pool has room for 1 of 4 ranks")
         stalled = condition_of((await look(desk.kube, "job")).status.conditions, "Stalled")
         assert stalled is not None
         assert (stalled.status, stalled.reason, stalled.message) == (
             "True",
             "NoFit",
-            f"{NEVER} as the pool stands: even empty it has room for 1 of 4 ranks",
+            f"{NEVER} with the pool's current nodes: even when empty, the pool has room for 1 of 4 ranks",
         )
         await desk.clock.sleep(INTERVAL_MAX_S)
-        await desk.say(f"{NEVER} as the pool stands: even empty it has room for 2 of 4 ranks")
+        await desk.say(f"{NEVER} with the pool's current nodes: even when empty, the pool has room for 2 of 4 ranks")
         again = condition_of((await look(desk.kube, "job")).status.conditions, "Stalled")
         assert again is not None
         assert "2 of 4" in again.message
@@ -236,7 +236,9 @@ def test_what_is_admitted_is_not_stalled() -> None:
 
     async def test(desk: Desk) -> None:
         await desk.add("job")
-        await desk.say(f"{NEVER} as the pool stands: even empty it has no place for a rank like this")
+        await desk.say(
+            f"{NEVER} with the pool's current nodes: even when empty, the pool has no place for a rank like this"
+        )
         found = await look(desk.kube, "job")
         admit = Decision(
             id="1-1-0", epoch=1, allocation="default/job", uid=found.metadata.uid, attempt=1, placements=(0,)

@@ -50,7 +50,7 @@ def test_queues_in_a_circle_are_set_aside_and_the_others_go_on() -> None:
         await bench.tick()
         assert (await look(bench.kube, "sound")).status.phase is Phase.ASSIGNED
         for name, words in (
-            ("in-a", "nothing starts in queue a: its parents go round in a circle: a -> b -> a"),
+            ("in-a", "nothing starts in queue a: its parents form a cycle: a -> b -> a"),
             ("in-bad", "nothing starts in queue bad: spec.nominal.cpu: '-1' is negative; a quantity is zero or more"),
         ):
             waiting = condition_of((await look(bench.kube, name)).status.conditions, "Admitted")
@@ -102,7 +102,9 @@ def test_a_budget_counts_what_ended_work_has_used(budget: dict[str, Any], *, is_
         assert waiting.status == ("False" if is_closed else "True")
         if is_closed:
             assert waiting.reason == "WaitingForQuota"
-            assert waiting.message.startswith("queue lab has used up its budget of 3 GPU-hours per 1d; the next begins")
+            assert waiting.message.startswith(
+                "queue lab has used up its budget of 3 GPU-hours per 1d; the next window begins"
+            )
 
     on_a_cluster(test, gpus=4)
 

@@ -78,8 +78,8 @@ def test_a_restart_is_told_with_its_cause() -> None:
 
 def test_what_can_never_start_says_so() -> None:
     """An allocation that can never start has an Event with the explanation, as long as it waits."""
-    waits = an_allocation().condition("Stalled", "NoFit", "can never start as the pool stands")
-    assert told(waits.it)[-1] == ("CannotStart", "can never start as the pool stands")
+    waits = an_allocation().condition("Stalled", "NoFit", "can never start with the pool's current nodes")
+    assert told(waits.it)[-1] == ("CannotStart", "can never start with the pool's current nodes")
     assert "CannotStart" not in [reason for reason, _ in told(waits.assigned().it)]
 
 

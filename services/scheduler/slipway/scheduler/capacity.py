@@ -47,7 +47,7 @@ PASS_S = 60.0
 WRITES_MAX = 16
 """The number of concurrent calls."""
 
-NOT_ENABLED = "the scheduler may not ask for them; set scheduler.settings.autoscaling=true in the values of the chart"
+NOT_ENABLED = "the scheduler may not request them; set scheduler.settings.autoscaling=true in the values of the chart"
 NOT_INSTALLED = (
     "this cluster has no ProvisioningRequest (autoscaling.x-k8s.io/v1); install it with the Cluster Autoscaler, or set "
     "spec.autoscaling.mode of the pool to PlaceholderPods"

@@ -148,7 +148,7 @@ def test_no_nodes_are_asked_for_a_topology_that_they_need_not_cure() -> None:
     pool.act()
     made = pool.act(AFTER_S)
     assert made.is_empty
-    assert "need not be in one domain" in made.notes["default/close"].message
+    assert "in different domains of the topology" in made.notes["default/close"].message
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_nodes_that_come_in_a_window_of_all_nodes_would_help_nobody(which: dict[
     made = pool.act(AFTER_S)
     assert bool(made.asks) == is_asked
     if not is_asked:
-        assert "window patch keeps it off every node of the pool" in made.notes["default/big"].message
+        assert "window patch closes all nodes of the pool to it" in made.notes["default/big"].message
 
 
 def test_the_limits_hold_over_all_requests_and_are_told() -> None:
@@ -235,7 +235,7 @@ def test_a_refusal_backs_off_and_after_the_last_try_nothing_more_is_asked() -> N
     pool.told("big", state=RequestState.FAILED, words="no quota for GPUs in eu-1")
     made = pool.act()
     assert [each.state for each in made.settled] == [RequestState.FAILED]
-    assert "no quota for GPUs in eu-1; they are asked for again at" in made.notes["default/big"].message
+    assert "no quota for GPUs in eu-1; they are requested again at" in made.notes["default/big"].message
     assert pool.act(99.0).is_empty
     (again,) = pool.act(1.0).asks
     assert again.number == 2
@@ -258,7 +258,7 @@ def test_a_try_that_takes_too_long_has_failed() -> None:
     (failed,) = pool.act().settled
     assert (failed.state, failed.words) == (
         RequestState.FAILED,
-        "no nodes came within 600 s: 0/1 nodes are available",
+        "no nodes were added within 600 s: 0/1 nodes are available",
     )
 
 
@@ -287,7 +287,7 @@ def test_what_starts_soon_by_itself_is_not_asked_for() -> None:
     pool.act()
     made = pool.act(AFTER_S)
     assert made.is_empty
-    assert "running work leaves it room at" in made.notes["default/next"].message
+    assert "running work leaves room for it at" in made.notes["default/next"].message
 
 
 def test_trouble_is_told_and_nothing_is_asked() -> None:
@@ -297,7 +297,7 @@ def test_trouble_is_told_and_nothing_is_asked() -> None:
     pool.look()
     made = pool.look(AFTER_S, trouble="may not")
     assert made.is_empty
-    assert made.notes["default/big"].message.endswith("no nodes are asked for: may not")
+    assert made.notes["default/big"].message.endswith("no nodes are requested: may not")
 
 
 def test_pods_that_are_asked_for_are_confined_as_the_ranks_are() -> None:

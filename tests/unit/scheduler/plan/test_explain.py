@@ -79,7 +79,7 @@ def test_backoff_says_until_when() -> None:
     """The message states a time, not a countdown, so that it does not change by itself."""
     found = why(an_allocation("a", not_before=60.0, attempt=3), now=10.0)
     assert found.gate is Gate.BACKOFF
-    assert found.message == "attempt 3 waits until 1970-01-01T00:01:00Z before it tries again"
+    assert found.message == "attempt 3 waits until 1970-01-01T00:01:00Z (restart backoff)"
     assert found.change == (Remedy(kind="wait", until=60.0),)
     assert planned(a_snapshot(nodes(1), [an_allocation("a", not_before=60.0)]), 60.0).admits
 
@@ -141,8 +141,8 @@ def test_a_gang_larger_than_the_pool_is_told_so() -> None:
     found = why(an_allocation("a", a_role(8, gpus=8)), nodes=nodes(2, gpus=8))
     assert found.is_never
     assert found.message.startswith(
-        "can never start as the pool stands: it asks for 64 nvidia.com/gpu and the whole pool has 16, "
-        "when empty room for 2 of 8 ranks; room for 2 of 8 ranks"
+        "can never start with the pool's current nodes: it asks for 64 nvidia.com/gpu and the whole pool has 16; "
+        "when empty, the pool has room for 2 of 8 ranks; room for 2 of 8 ranks"
     )
 
 
@@ -150,8 +150,8 @@ def test_a_rank_larger_than_any_node_is_told_so() -> None:
     found = why(an_allocation("a", a_role(cpu=9)), nodes=nodes(2, cpu=8))
     assert found.is_never
     assert found.message == (
-        "can never start as the pool stands: even empty it has no place for a rank like this; "
-        "the largest node that it may use has 8 cpu: ask for at most that a rank; "
+        "can never start with the pool's current nodes: even when empty, the pool has no place for a rank like this; "
+        "the largest node that it may use has 8 cpu: ask for at most that per rank; "
         "0 of 2 nodes fit: 2 have less than 9 cpu in all"
     )
     assert found.change is None
@@ -163,25 +163,25 @@ def test_a_rank_larger_than_any_node_is_told_so() -> None:
         pytest.param(
             a_role(gpus=8),
             [a_node("small", gpus=2), a_node("large", gpus=4)],
-            "; the largest node that it may use has 4 nvidia.com/gpu: ask for at most that a rank;",
+            "; the largest node that it may use has 4 nvidia.com/gpu: ask for at most that per rank;",
             id="the most of any node",
         ),
         pytest.param(
             a_role(gpus=8, node_selector={"zone": "a"}),
             [a_node("a", gpus=4, labels={"zone": "a"}), a_node("b", gpus=8)],
-            "; the largest node that it may use has 4 nvidia.com/gpu: ask for at most that a rank;",
+            "; the largest node that it may use has 4 nvidia.com/gpu: ask for at most that per rank;",
             id="only of the nodes that its filters admit",
         ),
         pytest.param(
             a_role(gpus=8, cpu=6),
             [a_node("few", gpus=2, cpu=8), a_node("thin", gpus=4, cpu=2)],
-            "; the largest node that it may use has 2 nvidia.com/gpu: ask for at most that a rank;",
+            "; the largest node that it may use has 2 nvidia.com/gpu: ask for at most that per rank;",
             id="of a node that holds the rest",
         ),
         pytest.param(
             a_role(gpus=8, cpu=9),
             [a_node("few", gpus=2, cpu=8), a_node("thin", gpus=4, cpu=2)],
-            "; the largest node that it may use has 4 nvidia.com/gpu and 2 cpu: ask for at most that a rank;",
+            "; the largest node that it may use has 4 nvidia.com/gpu and 2 cpu: ask for at most that per rank;",
             id="two of them of one node",
         ),
         pytest.param(
@@ -194,7 +194,10 @@ def test_a_rank_larger_than_any_node_is_told_so() -> None:
             id="a kind that only others have",
         ),
         pytest.param(
-            a_role(4, cpu=5), nodes(3, cpu=8), "even empty it has room for 3 of 4 ranks;", id="fewer ranks would fit"
+            a_role(4, cpu=5),
+            nodes(3, cpu=8),
+            "even when empty, the pool has room for 3 of 4 ranks;",
+            id="fewer ranks would fit",
         ),
     ],
 )

@@ -209,17 +209,17 @@ def test_what_is_set_aside() -> None:
         a_queue("broken", "inner", invalid="spec.nominal.cpu: 'x' is not a quantity"),
     ]
     tree = QueueTree(queues, TOTAL)
-    circle = "its parents go round in a circle: a -> b -> a"
+    circle = "its parents form a cycle: a -> b -> a"
     words = {queue.name: tree.aside(queue.name) for queue in queues}
     assert words == {
         "a": circle,
         "b": circle,
         "below": f"queue a above it is set aside: {circle}",
-        "self": "its parents go round in a circle: self -> self",
-        "lost": "the pool has no queue gone, which is its parent",
+        "self": "its parents form a cycle: self -> self",
+        "lost": "its parent, queue gone, does not exist in the pool",
         "bad": "spec.limit.cpu: '-1' is negative",
         "child": "queue bad above it is set aside: spec.limit.cpu: '-1' is negative",
-        "root": "root is the name of what is above all queues; give this queue another",
+        "root": "root is the name of the root of all queues; give this queue another name",
         "sound": "",
         "inner": "",
         "broken": "spec.nominal.cpu: 'x' is not a quantity",

@@ -66,7 +66,7 @@ def test_the_start_stays_as_time_goes_on() -> None:
     small = an_allocation("small", a_role(cpu=2), created=2.0)
     half = (runs("r", "n0", cpu=2, max_runtime=100.0), work[1], small)
     why = plan_at(120.0, *half).explanations["default/small"]
-    assert why.message == "room is kept for default/head, which starts as soon as that room is free"
+    assert why.message == "room is reserved for default/head, which starts as soon as that room is free"
     assert why.change is None
 
 

@@ -54,7 +54,7 @@ def test_the_table_says_what_waits_and_why(tmp_path: Path, capsys: pytest.Captur
     assert main([str(path)]) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[0].split() == ["ALLOCATION", "PHASE", "START", "END", "WAIT", "ATTEMPT", "NODES"]
-    assert "a: NoFit: can never start as the pool stands" in out
+    assert "a: NoFit: can never start with the pool's current nodes" in out
 
 
 def test_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,7 +87,7 @@ def test_the_start_is_estimated_in_words(estimate: Estimate, said: str) -> None:
     document = {"nodes": [{"name": "n", "cpu": 1}], "allocations": [{"name": "w", "ranks": [{"cpu": 2}]}]}
     text = as_table(simulate(decode(json.dumps(document))), (), {"w": estimate}, width=1000)
     [line] = [line for line in text.splitlines() if line.startswith("w: ")]
-    assert line.endswith(said) if said else "start" not in line.partition("as the pool stands")[2]
+    assert line.endswith(said) if said else "start" not in line.partition("with the pool's current nodes")[2]
 
 
 def test_rows_have_a_limit() -> None:

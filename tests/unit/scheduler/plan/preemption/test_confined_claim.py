@@ -159,7 +159,7 @@ def test_the_reason_names_the_type_the_queues_and_their_parts() -> None:
     hog = work("hog", "red", *["h"] * 8, minimum=1)
     terms = [{"matchExpressions": [{"key": "gpu", "operator": "In", "values": ["h100"]}]}]
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
-    told = "all 8 GPUs on nodes with gpu=h100 are held; red holds 8 of them, its share is 4"
+    told = "all 8 GPUs on nodes with gpu=h100 are in use; red uses 8 of them, its share is 4"
     for want in (work("want", "blue"), work("want", "blue", selector={}, affinity=affinity)):
         assert told in planned(pool(hog, want, queues=queues), NOW).explanations["default/want"].message
 

@@ -99,7 +99,7 @@ def test_nobody_goes_before_the_answer_is_there() -> None:
     assert question.owner.name == "urgent"
     why = made.explanations["default/urgent"]
     assert why.gate is Gate.WAITING_FOR_EXTENDER
-    assert "before room is made it waits for the answer of extender guard:1/s" in why.message
+    assert "before it evicts other allocations, it waits for the answer of extender guard:1/s" in why.message
 
 
 def test_the_best_of_the_nodes_that_it_names_is_cleared() -> None:
@@ -116,7 +116,7 @@ def test_nobody_goes_when_it_names_no_node() -> None:
     assert (made.admits, made.evictions) == ((), ())
     why = made.explanations["default/urgent"]
     assert why.gate is Gate.NO_FIT
-    assert "extender guard:1/s agrees to none of the nodes where room might be made" in why.message
+    assert "extender guard:1/s agrees to evictions on none of the nodes" in why.message
 
 
 def test_a_fault_keeps_everybody_where_he_is() -> None:

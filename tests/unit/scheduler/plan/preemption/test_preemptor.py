@@ -46,7 +46,7 @@ def test_what_leaves_already_is_waited_for() -> None:
     snapshot = crowded(leaving, work("low", "n1", cpu=4), work("high", cpu=4, priority=9))
     decided = planned(snapshot)
     assert decided.evictions == ()
-    assert "it waits for what is on its way out: default/leaving" in decided.explanations["default/high"].message
+    assert "it waits for work that is ending: default/leaving" in decided.explanations["default/high"].message
 
 
 def test_what_leaves_already_counts_as_gone() -> None:

@@ -232,7 +232,9 @@ class _Decision:
         state, words = request.state, request.words
         until = request.since + (self.spec.timeout_s if state is RequestState.ASKED else SETTLE_S)
         if state is not RequestState.FAILED and self.now >= until:
-            late = "no nodes came" if state is RequestState.ASKED else "nodes came, and it still had no room"
+            late = (
+                "no nodes were added" if state is RequestState.ASKED else "nodes were added, but it still had no room"
+            )
             text = f"{late} within {until - request.since:g} s" + (f": {words}" if words else "")
             request = msgspec.structs.replace(
                 request, state=RequestState.FAILED, since=self.now, words=text, is_settled=False
@@ -303,12 +305,12 @@ class _Decision:
             return _told(known, spec)
         obstacle = self._obstacle(waiting) or (known is None and trouble)
         if obstacle:
-            return f"no nodes are asked for: {obstacle}"
+            return f"no nodes are requested: {obstacle}"
         number = 1 if known is None else known.number + 1
         if known is not None:
             if number > spec.tries:
                 when = format_time(known.since, "seconds")
-                return f"no more nodes are asked for: all {spec.tries} tries failed, the last at {when}: {known.words}"
+                return f"no more nodes are requested: all {spec.tries} tries failed, the last at {when}: {known.words}"
             again = known.since + backoff_s(spec, known.number)
             if self.now < again:
                 self.times.append(again)
@@ -319,7 +321,7 @@ class _Decision:
             return "" if known is None else _refused(known, since + spec.after_s, spec)
         limit = self._limit(waiting)
         if limit or trouble:
-            return f"no nodes are asked for yet: {limit or trouble}"
+            return f"no nodes are requested yet: {limit or trouble}"
         self.gangs, self.ranks = self.gangs + 1, self.ranks + waiting.ranks
         self.asks.append(
             CapacityAsk(
@@ -338,19 +340,19 @@ class _Decision:
         fact, most = waiting.fact, self.spec.max_ranks
         named = next((role.node_name for role in fact.roles if role.node_name), "")
         if waiting.why.gate is not Gate.NO_FIT:
-            return "the nodes that an autoscaler adds need not be in one domain of the topology"
+            return "an autoscaler may add the nodes in different domains of the topology"
         if named:
             return f"it may only run on node {named}"
         if waiting.ranks > most:
             return f"it has {waiting.ranks} ranks, and spec.autoscaling.maxRanks of the pool is {most}"
         if len(waiting.sets) > POD_SETS_MAX:
-            return f"it has {len(waiting.sets)} roles, and {POD_SETS_MAX} can be asked for together"
+            return f"it has {len(waiting.sets)} roles, and one request has at most {POD_SETS_MAX}"
         if window := self._window(fact):
-            return f"{window} keeps it off every node of the pool, also of those that come"
+            return f"{window} closes all nodes of the pool to it, new nodes included"
         if waiting.start is not None and waiting.start <= self.now + SOON_S:
             if waiting.start <= self.now:
-                return "running work leaves it room at any moment"
-            return f"running work leaves it room at {format_time(waiting.start, 'seconds')} at the latest"
+                return "running work is about to leave room for it"
+            return f"running work leaves room for it at {format_time(waiting.start, 'seconds')} at the latest"
         return ""
 
     def _window(self, fact: AllocationFact) -> str:
@@ -364,10 +366,10 @@ class _Decision:
         """Return which limit of the pool is reached; "" when none is."""
         spec = self.spec
         if self.gangs >= spec.max_gangs:
-            return f"nodes for {self.gangs} allocations are asked for (spec.autoscaling.maxGangs of the pool)"
+            return f"nodes for {self.gangs} allocations are already requested (spec.autoscaling.maxGangs of the pool)"
         if self.ranks + waiting.ranks > spec.max_ranks:
             return (
-                f"nodes for {self.ranks} ranks are asked for, and {waiting.ranks} more would be above "
+                f"nodes for {self.ranks} ranks are already requested, and {waiting.ranks} more would exceed "
                 f"{spec.max_ranks} (spec.autoscaling.maxRanks of the pool)"
             )
         return ""
@@ -384,14 +386,14 @@ def _told(request: CapacityRequest, spec: AutoscalingFact) -> str:
     tries = f"try {request.number} of {spec.tries}"
     if request.state is RequestState.PROVISIONED:
         came = format_time(request.since, "seconds")
-        return f"nodes for {ranks} were asked for at {when} and came at {came} ({request.name}, {tries})"
+        return f"nodes for {ranks} were requested at {when} and added at {came} ({request.name}, {tries})"
     words = f"; the autoscaler says: {request.words}" if request.words else ""
-    return f"nodes for {ranks} were asked for at {when} ({request.name}, {tries}){words}"
+    return f"nodes for {ranks} were requested at {when} ({request.name}, {tries}){words}"
 
 
 def _refused(request: CapacityRequest, again: float, spec: AutoscalingFact) -> str:
     failed, later = format_time(request.since, "seconds"), format_time(again, "seconds")
     return (
-        f"the autoscaler gave no nodes at {failed} (try {request.number} of {spec.tries}): {request.words}; "
-        f"they are asked for again at {later}"
+        f"the autoscaler provided no nodes at {failed} (try {request.number} of {spec.tries}): {request.words}; "
+        f"they are requested again at {later}"
     )

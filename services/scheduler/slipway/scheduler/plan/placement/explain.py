@@ -54,15 +54,17 @@ def quota_gate(short: Shortfall, *, is_never: bool) -> Explanation:
             text = f"the limit of {where} is {bound} and {used} is in use"
         case "nominal" if short.queue == ROOT:
             text = (
-                f"work that cannot be preempted does not borrow; {bound} of the pool belongs to no queue "
-                f"and {used} of that is in use"
+                f"an allocation that cannot be preempted does not borrow; {bound} of the pool is in the nominal quota "
+                f"of no queue; {used} of it is in use"
             )
         case "nominal":
-            text = f"work that cannot be preempted stays within the nominal {bound} of {where}; {used} is in use"
+            text = (
+                f"an allocation that cannot be preempted may use only the nominal {bound} of {where}; {used} is in use"
+            )
         case _ if short.queue == ROOT:
             text = f"{bound} of the pool is not reserved by other queues; {used} of it is in use"
         case _:
-            text = f"{where} may use up to {bound}, its own and borrowed, and {used} is in use or lent"
+            text = f"{where} may use up to {bound}, borrowed quota included; {used} is in use or lent"
     if is_never:
         return Explanation(
             gate=Gate.EXCEEDS_MAX_QUOTA,
@@ -140,7 +142,10 @@ def fit_gate(whatif: WhatIf, allocation: AllocationFact, blocked: PlacementFailu
         key = blocked.common or (ask.topology.key if ask.topology else "")
         text = _topology_text(blocked, ask)
         if not (whatif.table.label(key).codes >= 0).any():
-            never, text = f"{NEVER} as the pool stands: no node has the label {key}, which its topology names", ""
+            never, text = (
+                f"{NEVER} with the pool's current nodes: no node has the label {key}, which its topology names",
+                "",
+            )
         reasons[Gate.TOPOLOGY_TOO_SMALL.value] = verdict.fitting
     else:
         text = f"{verdict.fitting} of {verdict.nodes} nodes fit" if verdict.nodes else "the pool has no nodes"
@@ -166,13 +171,13 @@ def _fit_gate(blocked: PlacementFailure, reasons: dict[str, int]) -> Gate:
 
 def _topology_text(blocked: PlacementFailure, ask: RankRequest) -> str:
     if blocked.common and blocked.largest >= blocked.needed:
-        return f"no {blocked.common} has room for all roles together, though the pool has in all"
+        return f"no {blocked.common} has room for all roles together, although the whole pool has enough room"
     if blocked.common:
         ranks = f"{blocked.largest} of the {blocked.needed} ranks of all roles together"
-        return f"the largest {blocked.common} has room for {ranks}, though the pool has in all"
+        return f"the largest {blocked.common} has room for {ranks}, although the whole pool has enough room"
     key = ask.topology.key if ask.topology else ""
     ranks = f"{blocked.largest} of {blocked.needed} ranks of role {blocked.role.name}"
-    return f"the largest {key} has room for {ranks}, though the pool has in all"
+    return f"the largest {key} has room for {ranks}, although the whole pool has enough room"
 
 
 def _of_role(allocation: AllocationFact, blocked: PlacementFailure) -> str:
@@ -202,22 +207,23 @@ def _never(whatif: WhatIf, allocation: AllocationFact, blocked: PlacementFailure
     for name in sorted(demand.amounts, key=lambda item: (item in (CPU, MEMORY), item)):
         if name not in _NOT_OF_NODES and not flavor_in(name) and demand.get(name) > whole.get(name):
             text = (
-                f"{NEVER} as the pool stands: it asks for {spell(name, demand.get(name))} "
+                f"{NEVER} with the pool's current nodes: it asks for {spell(name, demand.get(name))} "
                 f"and the whole pool has {spell(name, whole.get(name)).split(' ', 1)[0]}"
             )
             if room == 0:
                 return text + _largest(whatif, ask)
-            return f"{text}, when empty room for {room} of {ranks}" if room < needed else text
+            return f"{text}; when empty, the pool has room for {room} of {ranks}" if room < needed else text
     if common is not None:
         key, room, needed = common
-        text = f"even empty no {key} has room for more than {room} of the {needed} ranks of all roles together"
-        return f"{NEVER} as the pool stands: {text}"
+        text = f"no {key} has room for more than {room} of the {needed} ranks of all roles together"
+        return f"{NEVER} with the pool's current nodes: even when the pool is empty, {text}"
     if room >= needed:
         return ""
     where = f" within one {ask.topology.key}" if blocked.is_topology and ask.topology else ""
     if room:
-        return f"{NEVER} as the pool stands: even empty it has room for {room} of {ranks}{where}"
-    return f"{NEVER} as the pool stands: even empty it has no place for a rank like this{_largest(whatif, ask)}"
+        return f"{NEVER} with the pool's current nodes: even when empty, the pool has room for {room} of {ranks}{where}"
+    text = f"even when empty, the pool has no place for a rank like this{_largest(whatif, ask)}"
+    return f"{NEVER} with the pool's current nodes: {text}"
 
 
 def _largest(whatif: WhatIf, ask: RankRequest) -> str:
@@ -250,7 +256,7 @@ def _largest(whatif: WhatIf, ask: RankRequest) -> str:
     if not most:
         return ""
     given = " and ".join(spell(name, amount) for name, amount in most.items())
-    return f"; the largest node that it may use has {given}: ask for at most that a rank"
+    return f"; the largest node that it may use has {given}: ask for at most that per rank"
 
 
 def _most_together(whatif: WhatIf, allocation: AllocationFact) -> tuple[str, int, int] | None:
@@ -294,13 +300,16 @@ def _most(whatif: WhatIf, role: RoleFact) -> int:
 def behind_reservation(head: AllocationFact, start: float | None, now: float) -> Explanation:
     """Return BehindReservation: the room is reserved for the blocked head of a queue."""
     if start is None:
-        text = f"room is kept for {head.key}, which has waited long and starts as soon as that room is free"
+        text = f"room is reserved for {head.key}, which has waited long and starts as soon as that room is free"
         return Explanation(gate=Gate.BEHIND_RESERVATION, message=text)
     if start <= now:  # Running work is about to leave that room, or is overdue.
-        text = f"room is kept for {head.key}, which starts as soon as that room is free"
+        text = f"room is reserved for {head.key}, which starts as soon as that room is free"
         return Explanation(gate=Gate.BEHIND_RESERVATION, message=text)
     until = format_time(start, "seconds")
-    text = f"room is kept for {head.key}, which starts at {until} at the latest; what ends by then may pass"
+    text = (
+        f"room is reserved for {head.key}, which starts at {until} at the latest; "
+        "allocations that end by then may start before it"
+    )
     change = (Remedy(kind="maxRuntime", seconds=start - now),)
     return Explanation(gate=Gate.BEHIND_RESERVATION, message=text, change=change)
 
@@ -324,14 +333,13 @@ def held(role: RoleFact, resource: str, total: int, used: int, holders: list[tup
     """
     what, scale = ("GPUs", GPU_UNITS) if resource == GPU else (resource, scale_of(resource))
     of = "all " if used >= total else f"{_plain(used, scale)} of "
-    text = f"{of}{_plain(total, scale)} {what} on {_where(role)} are held"
+    text = f"{of}{_plain(total, scale)} {what} on {_where(role)} are in use"
     if not holders:
-        return f"{text}; no queue holds more than its share of them"
+        return f"{text}; no queue uses more than its share of them"
     shown = [
-        f"{queue} holds {_plain(much, scale)} of them, its share is {_plain(due, scale)}"
-        for queue, much, due in holders
+        f"{queue} uses {_plain(much, scale)} of them, its share is {_plain(due, scale)}" for queue, much, due in holders
     ]
-    more = f", and {len(shown) - SHOWN_MAX} more queues hold more than their share" if len(shown) > SHOWN_MAX else ""
+    more = f", and {len(shown) - SHOWN_MAX} more queues use more than their share" if len(shown) > SHOWN_MAX else ""
     return f"{text}; {', '.join(shown[:SHOWN_MAX])}{more}"
 
 
@@ -371,7 +379,7 @@ def in_flavors(parts: Sequence[tuple[str, Explanation]], told: int) -> Explanati
 
 def unheard(why: Explanation, what: str) -> Explanation:
     """Return WaitingForExtender: other work might be evicted, but an extender must be asked about it first."""
-    message = f"{why.message}; before room is made it waits {what}"
+    message = f"{why.message}; before it evicts other allocations, it waits {what}"
     return msgspec.structs.replace(why, gate=Gate.WAITING_FOR_EXTENDER, message=message)
 
 

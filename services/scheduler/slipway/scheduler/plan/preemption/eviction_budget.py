@@ -60,13 +60,13 @@ class EvictionBudget:
     def used_up(self, scope: str) -> str:
         """Return the sentence that the limit of `scope` is used up, and when it permits the next eviction."""
         at = self.next_at(scope)
-        until = f"; the next may be at {format_time(at, 'seconds')}" if at else ""
+        until = f"; the next eviction is possible at {format_time(at, 'seconds')}" if at else ""
         return f"the eviction limit of {self._called(scope)} is used up ({self._spelled(scope)}){until}"
 
     def too_many(self, scope: str) -> str:
         """Return the sentence that more evictions are needed than the limit of `scope` permits now."""
         name, rate = self._called(scope), self._spelled(scope)
-        return f"room for it takes more evictions than the eviction limit of {name} allows now ({rate})"
+        return f"it needs more evictions than the eviction limit of {name} allows now ({rate})"
 
     def _called(self, scope: str) -> str:
         return f"pool {self._pool}" if scope == POOL_SCOPE else f"queue {scope}"

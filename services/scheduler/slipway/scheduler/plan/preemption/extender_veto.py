@@ -27,7 +27,7 @@ OFFERS_MIN = 100
 OFFERS_PART = 10
 """One of this number of nodes is offered, but at least OFFERS_MIN. Source: kube-scheduler's DefaultPreemptionArgs."""
 
-_NOT_AGREED = Explanation(gate=Gate.NO_FIT, message="its places are not those that extenders agree to")
+_NOT_AGREED = Explanation(gate=Gate.NO_FIT, message="the extenders did not agree to its nodes")
 
 
 class Asking(msgspec.Struct, frozen=True):
@@ -90,7 +90,7 @@ def consent(asking: Asking, offers: Sequence[Offer]) -> Consent:
             asking.panel.put_offers(question)
             return Consent(waits=f"for the answer of extender {extender.name}")
         if not agreed:
-            return Consent(refused=f"extender {extender.name} agrees to none of the nodes where room might be made")
+            return Consent(refused=f"extender {extender.name} agrees to evictions on none of the nodes")
         left = agreed
     return Consent(nodes=frozenset(each.node for each in left))
 

@@ -324,5 +324,5 @@ def _waits(leaving: Iterable[Holding]) -> Explanation:
     )
     return Explanation(
         gate=Gate.MAKING_ROOM,
-        message=f"its places are held for it: {shown or 'what stands there'} has been told to make room",
+        message=f"nodes are reserved for it; it waits for the eviction of {shown or 'the work on them'}",
     )

@@ -202,7 +202,7 @@ class Rooms:
             return _waits(leaving)
         if settles:
             self._look_again_at([settles])
-            return "it or its queue has just made room for others, and takes nothing from other queues for a moment"
+            return "work of its queue has just been evicted, so it evicts nothing from other queues for a moment"
         return self._refused or self._why_not(fact, queue)
 
     def _comes_by_itself(self, fact: AllocationFact, demand: Resources) -> list[Holding]:
@@ -434,7 +434,7 @@ class Rooms:
         if not held:
             return "nothing that may be evicted for it would make room"
         self._look_again_at([at for each in held for at in loop_guard.ends(each) if at > self._state.now])
-        return "what might make room for it was evicted too often of late, or has just taken its place"
+        return "the work that it could evict was evicted too often recently, or has just evicted it"
 
     def _limited(self, fact: AllocationFact, queue: QueueFact) -> str:
         """Return the sentence about the eviction limit that protects what its queue could evict; "" when none does."""
@@ -454,9 +454,9 @@ class Rooms:
         queue = self._state.tree.queue(victim.queue)
         span = format_duration((queue.min_runtime if queue is not None else None) or 0.0)
         if until == math.inf:
-            return f"cannot take {victim.key} before it has run for {span}: queue {victim.queue} promises (minRuntime)"
+            return f"cannot evict {victim.key} before it has run for {span} (minRuntime of queue {victim.queue})"
         at = format_time(until, "seconds")
-        return f"cannot take {victim.key} before {at}: queue {victim.queue} promises {span} (minRuntime)"
+        return f"cannot evict {victim.key} before {at} (minRuntime {span} of queue {victim.queue})"
 
 
 def _has_room(state: TickState, demand: Resources) -> bool:
@@ -471,4 +471,4 @@ def _has_room(state: TickState, demand: Resources) -> bool:
 
 def _waits(leaving: list[Holding]) -> str:
     names = ", ".join(holding.allocation.key for holding in leaving[:3])
-    return f"it waits for what is on its way out: {names}"
+    return f"it waits for work that is ending: {names}"

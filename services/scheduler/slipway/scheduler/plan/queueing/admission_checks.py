@@ -29,8 +29,8 @@ def closed_gate(allocation: AllocationFact, snapshot: PoolSnapshot, tree: QueueT
     if snapshot.pool.workspaces and allocation.namespace not in snapshot.pool.workspaces:
         return Explanation(
             gate=Gate.POOL_NOT_FOR_WORKSPACE,
-            message=f"pool {snapshot.pool.name} is not for workspace {allocation.namespace}; launch into one that is, "
-            "or have an administrator add the workspace to its spec.workspaces",
+            message=f"pool {snapshot.pool.name} is not for workspace {allocation.namespace}; use another pool, or have "
+            "an administrator add the workspace to its spec.workspaces",
             is_never=True,
         )
     if allocation.hold:
@@ -41,7 +41,7 @@ def closed_gate(allocation: AllocationFact, snapshot: PoolSnapshot, tree: QueueT
     if allocation.not_before > now:
         return Explanation(
             gate=Gate.BACKOFF,
-            message=f"attempt {allocation.attempt} waits until {_clock(allocation.not_before)} before it tries again",
+            message=f"attempt {allocation.attempt} waits until {_clock(allocation.not_before)} (restart backoff)",
             change=(Remedy(kind="wait", until=allocation.not_before),),
         )
     return (
@@ -70,7 +70,7 @@ def _queue_gate(allocation: AllocationFact, snapshot: PoolSnapshot, tree: QueueT
     if not tree.is_leaf(allocation.queue):
         return Explanation(
             gate=Gate.UNKNOWN_QUEUE,
-            message=f"queue {allocation.queue} has queues below it; work goes into one of those",
+            message=f"queue {allocation.queue} has queues below it; launch into one of them",
             is_never=True,
         )
     return None
@@ -140,7 +140,7 @@ def _budget_gate(allocation: AllocationFact, tree: QueueTree) -> Explanation | N
     return Explanation(
         gate=Gate.WAITING_FOR_QUOTA,
         message=f"queue {closed.queue} has used up its budget of {hours:g} GPU-hours per {window}; "
-        f"the next begins at {_clock(closed.until)}",
+        f"the next window begins at {_clock(closed.until)}",
     )
 
 

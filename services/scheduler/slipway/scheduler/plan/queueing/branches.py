@@ -218,18 +218,18 @@ def set_aside(queues: Iterable[QueueFact]) -> dict[str, str]:
             why = known[at] = facts[at].invalid
         else:
             at = below.pop()
-            why = known[at] = f"the pool has no queue {facts[at].parent}, which is its parent"
+            why = known[at] = f"its parent, queue {facts[at].parent}, does not exist in the pool"
         known.update(dict.fromkeys(below, f"queue {at} above it is set aside: {why}" if why else ""))
     found = {name: known[name] for name in facts if known[name]}
     if "root" in facts:
-        found["root"] = "root is the name of what is above all queues; give this queue another"
+        found["root"] = "root is the name of the root of all queues; give this queue another name"
     return found
 
 
 def _circle(names: list[str]) -> str:
     begin = names.index(min(names))
     ordered = [*names[begin:], *names[:begin]]
-    return f"its parents go round in a circle: {' -> '.join([*ordered, ordered[0]])}"
+    return f"its parents form a cycle: {' -> '.join([*ordered, ordered[0]])}"
 
 
 def _amounts(amounts: Resources | None) -> dict[str, int] | None:

@@ -27,14 +27,14 @@ LineKey = tuple[int, int, int, WorkKey]
 """(first two parts of the order, what the user has used, the order); ascending"""
 
 NOT_YET = Explanation(
-    gate=Gate.NOT_YET_CONSIDERED, message="not looked at yet: this tick has made all the decisions that it may"
+    gate=Gate.NOT_YET_CONSIDERED, message="not considered yet: this tick has reached its limit of decisions"
 )
 
 
 def behind_head(queue: str, head: AllocationFact) -> Explanation:
     """Return the explanation BehindQueueHead, for a queue with strict order."""
     return Explanation(
-        gate=Gate.BEHIND_QUEUE_HEAD, message=f"queue {queue} keeps strict order and {head.key} is before it and waits"
+        gate=Gate.BEHIND_QUEUE_HEAD, message=f"queue {queue} has strict order, and {head.key} waits before it"
     )
 
 

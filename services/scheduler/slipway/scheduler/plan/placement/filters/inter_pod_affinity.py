@@ -19,15 +19,18 @@ from slipway.scheduler.plan.state.usage import NodeUsage
 
 NAME = "InterPodAffinity"
 AFFINITY = NodeRefusal(
-    "PodAffinityMismatch", "has no pod beside it that is required", "have no pod beside them that is required"
+    "PodAffinityMismatch", "lacks a pod that the affinity requires", "lack a pod that the affinity requires"
 )
 ANTI_AFFINITY = NodeRefusal(
-    "PodAntiAffinityMismatch", "has a pod that must not be near", "have a pod that must not be near", is_final=False
+    "PodAntiAffinityMismatch",
+    "has a pod that the anti-affinity excludes",
+    "have a pod that the anti-affinity excludes",
+    is_final=False,
 )
 EXISTING = NodeRefusal(
     "ExistingPodAntiAffinity",
-    "has a pod near that keeps it away",
-    "have a pod near that keeps it away",
+    "has a pod whose anti-affinity excludes it",
+    "have a pod whose anti-affinity excludes it",
     is_final=False,
 )
 

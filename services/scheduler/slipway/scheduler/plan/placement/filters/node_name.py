@@ -6,7 +6,7 @@ from slipway.scheduler.plan.state.rank_request import RankRequest
 from slipway.scheduler.plan.state.usage import NodeUsage
 
 NAME = "NodeName"
-REFUSAL = NodeRefusal("NodeName", "is not the node that is asked for", "are not the node that is asked for")
+REFUSAL = NodeRefusal("NodeName", "is not the requested node", "are not the requested node")
 
 
 def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:

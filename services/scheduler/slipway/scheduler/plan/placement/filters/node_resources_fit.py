@@ -46,8 +46,8 @@ def no_device(milli: int) -> NodeRefusal:
 
 UNKNOWN_DEVICES = NodeRefusal(
     "UnknownDevices",
-    "shares its GPUs and runs others' work on devices that are not known",
-    "share their GPUs and run others' work on devices that are not known",
+    "shares its GPUs and runs other pods on unknown devices",
+    "share their GPUs and run other pods on unknown devices",
     is_final=False,
 )
 

@@ -47,7 +47,9 @@ def _unlabelled(key: str) -> NodeRefusal:
 def _skewed(spread: Spread, emptiest: str, least: int) -> NodeRefusal:
     """Return the refusal that names the limiting domain: `emptiest`, or none when there are too few domains."""
     if emptiest:
-        text = f"more than {spread.max_skew} above {spread.key} {emptiest}, which has the fewest pods like it ({least})"
+        text = (
+            f"more than {spread.max_skew} above {spread.key} {emptiest}, which has the fewest matching pods ({least})"
+        )
     else:
-        text = f"more than {spread.max_skew} pods like it in one {spread.key} of fewer than {spread.min_domains}"
+        text = f"more than {spread.max_skew} matching pods in one {spread.key}, of fewer than {spread.min_domains}"
     return NodeRefusal("PodTopologySpread", f"would have {text}", f"would have {text}", is_final=False)
