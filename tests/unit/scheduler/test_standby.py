@@ -45,12 +45,12 @@ def test_it_is_ready_when_it_has_read_the_cluster() -> None:
                     identity=identity,
                 )
                 scheduler = Scheduler(parts)
-                assert scheduler.not_ready() == "which pools there are is not known yet"
+                assert scheduler.not_ready() == "the pools are not listed yet"
                 schedulers.append(scheduler)
                 for candidate, stop in await scheduler.discover():
                     tasks.create_task(candidate.compete(stop))
             await clock.sleep(LIST_S / 2)
-            assert {each.not_ready() for each in schedulers} == {"the cluster is being read, for default"}
+            assert {each.not_ready() for each in schedulers} == {"the first LIST of the cluster has not ended, for default"}
             await clock.sleep(LIST_S)
             assert {each.not_ready() for each in schedulers} == {None}
             for each in schedulers:

@@ -59,12 +59,12 @@ class Spending:
         try:
             accounts = await self._read(days)
         except (TransientError, PermanentError) as exc:
-            _log.warning("usage cannot be read for the budgets; what was known counts", error=str(exc))
+            _log.warning("usage for the budgets not read; the last known usage is used", error=str(exc))
             return
         self._read_at, self._days = now, days
         before = budgets.exhausted(queues, self._cluster.accounts.spent(lengths, now), now)
         if budgets.exhausted(queues, accounts.spent(lengths, now), now).keys() != before.keys():
-            _log.info("budgets are used up", pool=self._pool, queues=len(before))
+            _log.info("queues with a used-up budget changed", pool=self._pool, queues=len(before))
         self._cluster.set_accounts(accounts)
 
     async def _read(self, days: Sequence[str]) -> QueueUsage:

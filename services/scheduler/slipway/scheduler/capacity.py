@@ -183,7 +183,7 @@ class CapacityRequests:
             for start in range(0, len(pods), WRITES_MAX):
                 await asyncio.gather(*(self._create(PODS, pod) for pod in pods[start : start + WRITES_MAX]))
         name = capacity_objects.request_name(ask)
-        _log.info("capacity asked for", allocation=ask.allocation, request=name, ranks=ask.ranks)
+        _log.info("capacity requested", allocation=ask.allocation, request=name, ranks=ask.ranks)
 
     async def _settle(self, request: CapacityRequest) -> None:
         """Store the state of a request, then delete the objects that must not exist in this state."""
@@ -194,7 +194,9 @@ class CapacityRequests:
             await self._kube.patch(POD_TEMPLATES, name, patch, namespace=self._namespace)
         except NotFoundError:
             return  # it was deleted since
-        _log.info("capacity request moved on", request=request.name, state=request.state.value, words=request.words)
+        _log.info(
+            "capacity request changed its state", request=request.name, state=request.state.value, words=request.words
+        )
         own = (self._standing or RequestObjects()).of(request.name)
         await self._delete(PODS, own.pods)
         if request.state is RequestState.FAILED:
@@ -205,7 +207,7 @@ class CapacityRequests:
         await self._delete(PODS, own.pods)
         await self._delete(PROVISIONING_REQUESTS, own.requests)
         await self._delete(POD_TEMPLATES, own.templates)
-        _log.info("capacity request given back", request=name)
+        _log.info("capacity request deleted", request=name)
 
     async def _create(self, resource: Resource[Any], body: Any) -> None:
         self._check()
@@ -267,7 +269,7 @@ class CapacityRequests:
         trouble = str(exc) or "no answer in time"
         if isinstance(exc, DeniedError):
             trouble = f"{trouble}; {NOT_ENABLED}"
-        _log.warning("capacity not asked for", pool=self._pool, error=trouble, pause_s=PAUSE_S)
+        _log.warning("capacity not requested", pool=self._pool, error=trouble, pause_s=PAUSE_S)
         self._trouble = trouble
         self._paused_until = self._read_at = self._clock.monotonic() + PAUSE_S
         self._tell()

@@ -111,7 +111,7 @@ class Follower:
             is_recent = self._is_recent or self._listed_at > listed_at
             is_reached = bool(version) and is_recent and self.position >= version
             if not is_reached:
-                _log.info("LIST before a term", feed=self.is_fresh, position=self.position, wanted=version)
+                _log.info("LIST before a leadership", feed=self.is_fresh, position=self.position, wanted=version)
                 # A working reader continues: its entries and the LIST are merged by version.
                 await self._list(restart=self._reader.is_broken)
         # Without a feed, the next LIST finds the changes since that LIST.
@@ -218,7 +218,7 @@ class Follower:
                     now = self._clock.monotonic()
                     batch = await self._reader.read(timeout_s=until_s - now) if now < until_s else None
                     if not isinstance(batch, FeedBatch) or now - begun_at > START_S:
-                        _log.info("the snapshot of the feed does not reach until now", since=len(deltas))
+                        _log.info("feed did not catch up with its snapshot", since=len(deltas))
                         return False
                     if batch.deltas:
                         deltas += batch.deltas
@@ -228,7 +228,7 @@ class Follower:
                 _log.warning("snapshot of the cluster feed refused", why=str(exc), then="LIST")
                 return False
             except (TransientError, InvalidError, msgspec.ValidationError) as exc:
-                _log.info("no start from a snapshot of the feed", error=str(exc))
+                _log.info("start from a snapshot of the feed failed", error=str(exc))
                 return False
             count = take_pages(self._cluster, told)
             self._take(tuple(deltas))
@@ -248,7 +248,9 @@ class Follower:
             try:
                 changed |= take(self._cluster, delta)
             except msgspec.ValidationError as exc:
-                _log.warning("feed entry of another version", kind=delta.kind, key=delta.key, error=str(exc))
+                _log.warning(
+                    "feed entry not decoded: it is of another version", kind=delta.kind, key=delta.key, error=str(exc)
+                )
                 self._poked.set()
         return changed
 

@@ -51,12 +51,12 @@ class Idleness:
                 seen = await self._activity.read(known)
                 lost = [id_ for id_, times in zip(known, seen, strict=True) if keys.ACTIVITY_SINCE not in times]
                 if lost:
-                    _log.info("activity was lost; it counts as now", count=len(lost))
+                    _log.info("activity lost; the time is counted from now", count=len(lost))
                     await self._activity.touch({id_: {keys.ACTIVITY_SINCE: now} for id_ in lost})
         except InvariantError:
             raise
         except (ControlPlaneError, TimeoutError) as exc:
-            _log.warning("activity cannot be read; it counts as now", count=len(facts), error=str(exc))
+            _log.warning("activity not read; the time is counted from now", count=len(facts), error=str(exc))
             return [now + fact.idle_timeout for fact in facts]
         return [_until(fact, times, now) for fact, times in zip(facts, seen, strict=True)]
 

@@ -80,7 +80,7 @@ class PastUsage:
             stored = await read_days(self._kube, fresh, self._namespace)
         except (TransientError, PermanentError) as exc:
             self._next_read = self._clock.now() + RETRY_S
-            _log.warning("usage cannot be read for the fair shares; what was known goes on", error=str(exc))
+            _log.warning("usage for the fair shares not read; the last known usage is used", error=str(exc))
             return
         found = [each for day in days for each in self._closed.get(day, ())]
         new = list(stretches(fresh, stored, listed, self._pool, now))

@@ -25,5 +25,5 @@ class Policies:
             faults = faults_of(pool)
             telemetry.POLICY_FAULTS.labels(pool=pool.name).set(len(faults))
             for fault in faults:
-                _log.warning("a mistake in the pool's policy is left out", pool=pool.name, fault=fault)
+                _log.warning("wrong part of the pool's policy ignored", pool=pool.name, fault=fault)
         return self._policy

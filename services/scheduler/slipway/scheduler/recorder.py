@@ -143,7 +143,7 @@ class Recorder:
             async with asyncio.timeout(FINISH_S):
                 await self.flush()
         except TimeoutError:
-            _log.warning("the last ticks are not recorded", pool=self._pool)
+            _log.warning("last ticks not recorded", pool=self._pool)
 
     def _hear(self, answers: Answers) -> None:
         """Note changed answers of extenders, which are recorded like facts."""
@@ -211,7 +211,9 @@ class DecisionLogWriter:
             changes = await self._encode(facts)
         except (msgspec.MsgspecError, TypeError, ValueError) as exc:
             # Without this fact every later record would be incomplete.
-            _log.warning("a fact cannot be recorded: no more is, in this leadership", pool=self._pool, error=str(exc))
+            _log.warning(
+                "fact not encoded: recording stopped until the next leadership", pool=self._pool, error=str(exc)
+            )
             self._away_until = math.inf
         if self._clock.monotonic() < self._away_until:
             self._drop("dropped")

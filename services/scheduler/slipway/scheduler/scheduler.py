@@ -46,7 +46,7 @@ class Scheduler:
         wanted = {name.strip() for name in self._parts.settings.pools.split(",") if name.strip()}
         names = self._there & wanted if wanted else self._there
         for name in sorted(self._stops.keys() - names):
-            _log.info("pool is gone", pool=name)
+            _log.info("pool deleted", pool=name)
             self._stops.pop(name).set()
             del self._candidates[name]
         fresh = sorted(names - self._stops.keys())
@@ -64,9 +64,9 @@ class Scheduler:
     def not_ready(self) -> str | None:
         """Return why this process could not take over soon, else None: a rolling update waits for that."""
         if self._listed_at == -math.inf:
-            return "which pools there are is not known yet"
+            return "the pools are not listed yet"
         cold = sorted(name for name, candidate in self._candidates.items() if not candidate.has_been_warm)
-        return f"the cluster is being read, for {', '.join(cold)}" if cold else None
+        return f"the first LIST of the cluster has not ended, for {', '.join(cold)}" if cold else None
 
     def stop(self) -> None:
         """Stop every candidate, which then releases its lease."""
