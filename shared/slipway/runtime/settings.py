@@ -77,38 +77,37 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
     redis_url: Annotated[
         str,
         Meta(
-            description="URL of Redis or Valkey: redis://, rediss:// (TLS) or unix:// for one server; "
-            "redis+cluster:// or redis+sentinel:// (rediss+... with TLS) with comma-separated nodes for several. "
-            "Empty: no Redis; the service then works more slowly, from consistent LISTs every few seconds."
+            description="Where Redis or Valkey is: redis://, rediss:// (TLS) or unix:// for one server, "
+            "redis+cluster:// or redis+sentinel:// (rediss+... with TLS) with comma-separated nodes for many. Empty: "
+            "no Redis; everything still works with consistent LISTs every few seconds, but slower."
         ),
     ] = ""
     redis_user: Annotated[
         str,
         Meta(
-            description="Redis user of this service; it replaces the user in the URL. The permissions that it needs: "
-            "docs/reference/redis-accounts.md."
+            description="The Redis account of this service; it replaces the account in the URL. The rights that it "
+            "needs: docs/reference/redis-accounts.md."
         ),
     ] = ""
     redis_password: Annotated[
         str,
         Meta(
-            description="Password of that Redis user. Without a user: the password of the Redis user `default`.",
+            description="Password of the Redis account. Without a user: password of the user `default`.",
             extra={"secret": True},
         ),
     ] = ""
     redis_ca_file: Annotated[
         str,
         Meta(
-            description="File with the CA certificates that the certificate of Redis is verified with, for URLs with "
-            "TLS. Empty: the CA certificates of the system."
+            description="File with the CA certificates that verify the Redis server; for the URLs with TLS. Empty: "
+            "the CA certificates of the system."
         ),
     ] = ""
     listen: Annotated[
         str,
         Meta(
             description="host:port of the HTTP server (health, metrics; the API of the api service). Port 0: any free "
-            "port. The default is a loopback address, so that no other machine can connect before the service is "
-            "secured.",
+            "port. Loopback by default, because the server should not be reachable before it is secured.",
             extra={"check": parse_listen},
         ),
     ] = "127.0.0.1:0"
@@ -117,8 +116,8 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
             max_length=63,
-            description="Namespace of the leases and of Slipway's own objects. Default: the namespace of the pod, "
-            "else slipway-system.",
+            description="Namespace of leases and of our own objects. Default: the namespace of the pod, else "
+            "slipway-system.",
         ),
     ] = msgspec.field(default_factory=in_cluster_namespace)
     kubeconfig: Annotated[
@@ -130,7 +129,7 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        Meta(description="Lowest level that is logged. info: one line per request, message or tick."),
+        Meta(description="Lowest log level that is written. info: one line per request, message or tick."),
     ] = "info"
     log_format: Annotated[
         Literal["json", "text"],
@@ -141,8 +140,8 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=3600,
-            description="How long a stopping process may take to finish the work that it has begun. Less than the 30 "
-            "s after which Kubernetes kills a pod by default, so that the process ends by itself.",
+            description="Time that a stopping process has to finish its work. Below the 30 s that Kubernetes grants "
+            "by default, so that the process ends before it is killed.",
             extra={"unit": "seconds"},
         ),
     ] = 25.0
@@ -150,15 +149,15 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             description="Base URL of an OTLP collector, http:// or https://. Empty: spans are not exported; the "
-            "waterfall of an allocation works without a collector. Headers, certificates and compression: the "
-            "OTEL_EXPORTER_OTLP_* variables of OpenTelemetry.",
+            "waterfall needs no collector. Headers, certificates and compression: OTEL_EXPORTER_OTLP_*, as in "
+            "OpenTelemetry.",
             extra={"env": "OTEL_EXPORTER_OTLP_ENDPOINT"},
         ),
     ] = ""
     otel_protocol: Annotated[
         Literal["http/protobuf", "grpc"],
         Meta(
-            description="Protocol of the collector. The usual port is 4318 for http/protobuf and 4317 for grpc.",
+            description="Protocol of the collector; the usual ports are 4318 and 4317.",
             extra={"env": "OTEL_EXPORTER_OTLP_PROTOCOL"},
         ),
     ] = "http/protobuf"
@@ -167,8 +166,8 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=100_000,
-            description="Maximum number of connections to one listener. Further connections are closed at once, "
-            "before their TLS handshake.",
+            description="Maximum of connections to one listener. A further connection is closed at once, before its "
+            "TLS handshake.",
         ),
     ] = CONNECTIONS_MAX
     connections_per_address_max: Annotated[
@@ -176,8 +175,8 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=100_000,
-            description="Maximum number of connections from one IPv4 address, or from one IPv6 network of 64 bits. "
-            "Behind an Ingress, all users connect from the addresses of its pods.",
+            description="Maximum of connections from one IPv4 address, or from one IPv6 network of 64 bits. Behind an "
+            "Ingress all users have the addresses of its pods.",
         ),
     ] = CONNECTIONS_PER_ADDRESS_MAX
     trace_ratio: Annotated[
@@ -185,8 +184,7 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=1,
-            description="Share of new traces that is recorded. The default is 1, because one launch makes only a few "
-            "dozen spans.",
+            description="Fraction of new traces that is recorded. 1, because one launch makes only a few dozen spans.",
             extra={"unit": "ratio"},
         ),
     ] = 1.0
@@ -194,9 +192,8 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
     metrics_token_file: Annotated[
         str,
         Meta(
-            description="File with the bearer token that /metrics requires. For machines on which other user accounts "
-            "can reach /metrics. Empty: /metrics requires no token; in a cluster, a NetworkPolicy limits who can read "
-            "it."
+            description="File with the bearer token that /metrics requires, for a machine whose other accounts can "
+            "reach it. Empty: no token, as in a cluster, where a NetworkPolicy limits the access."
         ),
     ] = ""
 

@@ -358,16 +358,15 @@ AUDIT_EVENTS = _counter(
     "audit_events",
     "events",
     ("outcome",),
-    "Audit events for the audit file or webhook: delivered, or lost (the backlog was full, or the receiver was away "
-    "for too long).",
+    "Audit events for a reader outside the log: delivered, or lost (its backlog was full, or the reader was "
+    "unavailable for too long).",
 )
 HTTP_REFUSED = _counter(
     "http_refused",
     "connections",
     ("reason",),
-    "Connections closed before a request was read: too many connections in all (connections) or from one address "
-    "(address), too many with an incomplete request head (heads), a request head that is too large (head) or too slow "
-    "(late).",
+    "Connections closed before a request was read: too many in total (connections) or from one address (address), too "
+    "many half open (heads), a header that is too large (head) or arrives too slowly (late).",
 )
 HTTP_STREAMS = _gauge("http_streams", "connections", ("kind",), "Open event streams, log streams and proxied sockets.")
 
@@ -375,7 +374,7 @@ LAUNCHES = _counter("launches", "allocations", ("kind", "outcome"), "Launch requ
 TRANSITIONS = _counter("transitions", "transitions", ("event",), "Transitions committed to status.")
 ENDS = _counter("ends", "allocations", ("result", "reason"), "Allocations that ended, by result and reason.")
 STATUS_WRITES = _counter("status_writes", "writes", ("outcome",), "Status writes: ok, stale or failed.")
-SWEPT = _counter("swept", "objects", ("kind",), "Leaked or expired objects that a sweep deleted.")
+SWEPT = _counter("swept", "objects", ("kind",), "Leaked or outdated objects that a sweep removed.")
 
 DECISIONS = _counter(
     "decisions", "decisions", ("pool", "kind"), "Decisions committed to a ledger: admit, evict, nominate, void."
@@ -389,34 +388,29 @@ PREEMPTIONS = _counter(
 TICKS = _counter("ticks", "ticks", ("pool", "outcome"), "Scheduler ticks: decided, idle, stale or failed.")
 TICK_DURATION = _histogram("tick_duration_seconds", "seconds", ("phase",), "Time of each phase of a scheduler tick.")
 FEED_HEARD = _gauge(
-    "feed_heard_seconds", "seconds since the epoch", (), "When the last entry of the cluster feed arrived."
+    "feed_heard_seconds", "seconds since the epoch", (), "Time of the last message on the cluster feed."
 )
 PENDING = _gauge("pending", "allocations", ("pool", "reason"), "Pending allocations by their first blocking gate.")
 PENDING_SINCE = _gauge(
     "pending_since_seconds",
     "seconds since the epoch",
     ("pool", "reason"),
-    "When the oldest pending allocation of each gate began to wait; no value when none is pending.",
+    "Time since which the oldest pending allocation waits; absent when none waits.",
 )
 QUEUE_PENDING = _gauge("queue_pending", "allocations", ("pool", "queue"), "Pending allocations of each queue.")
 QUEUE_SINCE = _gauge(
     "queue_since_seconds",
     "seconds since the epoch",
     ("pool", "queue"),
-    "When the oldest pending allocation of each queue began to wait; no value when none is pending.",
+    "Time since which the oldest pending allocation waits; absent when none waits.",
 )
-POLICY_FAULTS = _gauge(
-    "policy_faults",
-    "mistakes",
-    ("pool",),
-    "Scores and args in the policy of a pool that are ignored because they are invalid.",
-)
+POLICY_FAULTS = _gauge("policy_faults", "mistakes", ("pool",), "Invalid scores and args of a pool that are ignored.")
 PLACED = _gauge("placed", "allocations", ("pool",), "Allocations that are admitted and have not ended.")
 QUEUE_WAIT = _histogram(
     "queue_wait_seconds",
     "seconds",
     ("pool", "reason"),
-    "Time that an attempt waited for its admission, by the last gate that its status named.",
+    "Time that an attempt waited for its admission, by the last gate that blocked it.",
     WAITS_S,
 )
 EXTENDER_CALLS = _counter(
@@ -430,17 +424,17 @@ AUDIT_VIOLATIONS = _gauge(
     "audit_violations",
     "violations",
     ("invariant",),
-    "Violations that the last audit found; no value for an invariant that it could not check.",
+    "Violations in the last audit; absent when the invariant could not be judged.",
 )
 AUDIT_LAST = _gauge("audit_last_run_seconds", "seconds since the epoch", (), "When the last audit ended.")
 AUDIT_DURATION = _gauge(
-    "audit_duration_seconds", "seconds", (), "Time of the last audit, including the time that it watched."
+    "audit_duration_seconds", "seconds", (), "Duration of the last audit, including the time that it watched."
 )
 FORESEEN_ERROR = _histogram(
     "foreseen_start_error_seconds",
     "seconds",
     ("pool", "side"),
-    "By how much heads of queues with a reservation started earlier or later than forecast.",
+    "How early or late queue heads with a reservation started, compared with the forecast.",
 )
 DECISION_LOG = _counter(
     "decision_log", "ticks", ("pool", "outcome"), "Ticks for the decision log: written, dropped or too_large."
@@ -465,19 +459,19 @@ CLOCK_OFF = _gauge(
     "clock_ahead_seconds",
     "seconds",
     (),
-    "Time by which this machine's clock is ahead of the API server's clock; negative: behind it; 0: correct.",
+    "Time by which this machine's clock is ahead of the API server's; below 0: behind it; 0 while the clock is right.",
 )
 WATCH_LAG = _histogram(
     "watch_lag_seconds",
     "seconds",
     ("resource",),
-    "Time from a write of this process until its event arrives on the watch of this process.",
+    "Time from a write of this process to its event on the watch of this process.",
 )
 WATCH_HEARD = _gauge(
     "watch_heard_seconds",
     "seconds since the epoch",
     ("resource",),
-    "When the last event of a watch arrived; its end is also an event.",
+    "Time of the last message on a watch, including its end.",
 )
 STORE_OBJECTS = _gauge("store_objects", "objects", ("resource",), "Objects in the local stores.")
 
@@ -490,53 +484,50 @@ DELIVERIES = _counter(
     "deliveries", "messages", ("stream", "outcome"), "Messages handled: ok, retry, failed, dropped, dead."
 )
 DELIVERY_DURATION = _histogram("delivery_seconds", "seconds", ("stream",), "Time to handle a message.")
-CLAIMS = _counter("claims", "messages", ("stream",), "Messages claimed from a consumer that no longer handles them.")
+CLAIMS = _counter("claims", "messages", ("stream",), "Messages claimed from a consumer that is gone.")
 DEAD_LETTERS = _counter(
     "dead_letters", "messages", ("stream",), "Messages that became dead letters after their last delivery."
 )
 LOG_ARCHIVE_BYTES = _counter("log_archive_bytes", "bytes", (), "Compressed bytes of logs that were archived.")
-LOG_ARCHIVE_FAILURES = _counter("log_archive_failures", "failures", (), "Copies to the archive of logs that failed.")
+LOG_ARCHIVE_FAILURES = _counter("log_archive_failures", "failures", (), "Failed copies of logs to the archive.")
 LOG_ARCHIVE_SIZE = _gauge(
-    "log_archive_size_bytes", "bytes", (), "Size of all archived logs; only with a limit (logArchiveBytesMax)."
+    "log_archive_size_bytes", "bytes", (), "Size of the archived logs, when the archive has a bound."
 )
 LOG_ARCHIVE_DROPPED = _counter(
     "log_archive_dropped_bytes",
     "bytes",
     (),
-    "Bytes of archived logs that were deleted before their expiry, because of the limit (logArchiveBytesMax).",
+    "Archived logs that were deleted early, because the archive exceeded its bound.",
 )
 LOG_ARCHIVE_LAG = _gauge(
     "log_archive_lag_seconds", "seconds", (), "Age of the oldest stored line that is not archived yet."
 )
-FEED_GAPS = _counter("feed_gaps", "gaps", ("reason",), "Gaps in the cluster feed that required a LIST.")
+FEED_GAPS = _counter("feed_gaps", "gaps", ("reason",), "Gaps in the cluster feed that forced a LIST.")
 REDIS_CALLS = _counter("redis_calls", "calls", ("command", "outcome"), "Redis calls.")
 SPANS_DROPPED = _counter(
-    "spans_dropped", "spans", ("to",), "Spans that were dropped: on the way to the `waterfall` or to the `collector`."
+    "spans_dropped", "spans", ("to",), "Spans that were dropped: for the `waterfall`, or for the `collector`."
 )
 
 STORY_EVENTS = _counter(
     "story_events",
     "events",
     ("outcome",),
-    "Events of Kubernetes about allocations: written, counted, refused, left_out.",
+    "Kubernetes events about allocations: written, counted, refused, left_out.",
 )
 
-WEBHOOK_EVENTS = _counter("webhook_events", "events", (), "Events added to the queues of webhooks.")
-WEBHOOK_TRIES = _counter(
-    "webhook_tries", "tries", ("outcome",), "Delivery attempts of webhooks: delivered, failed or final."
-)
-WEBHOOK_DURATION = _histogram("webhook_try_seconds", "seconds", (), "Time of one delivery attempt of a webhook.")
+WEBHOOK_EVENTS = _counter("webhook_events", "events", (), "Events put into the queues of webhooks.")
+WEBHOOK_TRIES = _counter("webhook_tries", "tries", ("outcome",), "Tries to deliver: delivered, failed, final.")
+WEBHOOK_DURATION = _histogram("webhook_try_seconds", "seconds", (), "Time of one try to deliver to a receiver.")
 WEBHOOK_HELD = _gauge(
-    "webhook_held",
-    "deliveries",
-    (),
-    "Deliveries of webhooks in progress: attempted now, or waiting for the next attempt.",
+    "webhook_held", "deliveries", (), "Deliveries in progress: being tried, or waiting for the next try."
 )
 
 RETRIES = _counter("retries", "retries", ("policy", "error"), "Attempts repeated, by policy and error class.")
 LOOP_STEPS = _counter("loop_steps", "steps", ("loop",), "Steps that a loop completed.")
 LOOP_ERRORS = _counter("loop_errors", "errors", ("loop", "error"), "Errors that reached a loop, by class.")
-BUILD = _gauge("build", "constant", ("service", "version"), "Always 1; the labels state what is running.")
+BUILD = _gauge(
+    "build", "constant", ("service", "version"), "Always 1; the labels name the running service and version."
+)
 
 
 def render_metrics(accept: str = "") -> tuple[str, bytes]:

@@ -52,12 +52,10 @@ ends before.
 
 _STILL_S: Final = 120.0
 CLAIM = Loop(
-    name="consumer", bound_s=_STILL_S, moves="each claim of hints, also an empty one", rests="a free place for a hint"
+    name="consumer", bound_s=_STILL_S, moves="each claim of hints, also of none", rests="a free place, all being taken"
 )
-HEARTBEATS = Loop(name="consumer-heartbeats", bound_s=_STILL_S, moves="each heartbeat of the hints in progress")
-SWEEPS = Loop(
-    name="consumer-sweeps", bound_s=_STILL_S, moves="each check for hints that other consumers have abandoned"
-)
+HEARTBEATS = Loop(name="consumer-heartbeats", bound_s=_STILL_S, moves="each heartbeat of the hints in hand")
+SWEEPS = Loop(name="consumer-sweeps", bound_s=_STILL_S, moves="each look for hints that others have abandoned")
 ACKNOWLEDGEMENTS = Loop(
     name="consumer-acknowledgements", bound_s=_STILL_S, moves="each batch of acknowledgements", rests="a handled hint"
 )

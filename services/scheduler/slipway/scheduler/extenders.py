@@ -214,7 +214,9 @@ class Extenders:
         contact.fault = fault
         self._put(question.key, ExtenderAnswer(fault=fault), None, contact.closed_until_s)
         telemetry.EXTENDER_CALLS.labels(extender=extender.name, verb=question.verb.value, outcome="fault").inc()
-        _log.warning("extender failed", extender=extender.name, verb=question.verb.value, error=fault, pause_s=pause_s)
+        _log.warning(
+            "extender call failed", extender=extender.name, verb=question.verb.value, error=fault, pause_s=pause_s
+        )
 
     def _recover(self, question: Question, contact: _Contact) -> None:
         if not contact.failures:

@@ -12,11 +12,11 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
 
     setup_pools: Annotated[
         dict[str, dict[str, Any]],
-        Meta(description="ResourcePools to create where they are missing: a JSON object from name to spec."),
+        Meta(description="ResourcePools to create when they are missing: a JSON object from name to spec."),
     ] = {}
     setup_queues: Annotated[
         dict[str, dict[str, Any]],
-        Meta(description="Queues to create where they are missing: a JSON object from name to spec."),
+        Meta(description="Queues to create when they are missing: a JSON object from name to spec."),
     ] = {}
     setup_workspaces: Annotated[
         tuple[str, ...], Meta(description="Namespaces to label as workspaces; they must exist.")
@@ -26,9 +26,9 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
 class TrialSettings(CommonSettings, kw_only=True, frozen=True):
     """The settings of a trial, from `SLIPWAY_*`."""
 
-    trial_workspace: Annotated[str, Meta(description="Workspace that the trial launches in.")] = "default"
-    trial_pool: Annotated[str, Meta(description="ResourcePool that the trial runs on.")] = "default"
-    trial_queue: Annotated[str, Meta(description="Queue of the trial.")] = "default"
+    trial_workspace: Annotated[str, Meta(description="Workspace of the trial launch.")] = "default"
+    trial_pool: Annotated[str, Meta(description="ResourcePool of the trial launch.")] = "default"
+    trial_queue: Annotated[str, Meta(description="Queue of the trial launch.")] = "default"
     trial_image: Annotated[
         str, Meta(min_length=1, description="Image of the trial's container; it must contain Python 3.")
     ] = "python:3.11"
@@ -37,8 +37,7 @@ class TrialSettings(CommonSettings, kw_only=True, frozen=True):
         Meta(
             gt=0,
             le=3600,
-            description="How long the trial may take until its end, including the wait in the queue and the pull of "
-            "its image.",
+            description="Time limit of the trial, including the wait in the queue and the pull of the image.",
             extra={"unit": "seconds"},
         ),
     ] = 120.0
@@ -47,5 +46,5 @@ class TrialSettings(CommonSettings, kw_only=True, frozen=True):
 class MoveSettings(CommonSettings, kw_only=True, frozen=True):
     """The settings of the move of webhooks from an older release, from `SLIPWAY_*`."""
 
-    move_to: Annotated[str, Meta(min_length=1, max_length=63, description="Namespace that webhooks are moved to.")]
-    move_release: Annotated[str, Meta(min_length=1, description="Name of the Helm release that owns that namespace.")]
+    move_to: Annotated[str, Meta(min_length=1, max_length=63, description="Namespace to which webhooks are moved.")]
+    move_release: Annotated[str, Meta(min_length=1, description="Name of the Helm release in that namespace.")]
