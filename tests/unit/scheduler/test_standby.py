@@ -50,7 +50,9 @@ def test_it_is_ready_when_it_has_read_the_cluster() -> None:
                 for candidate, stop in await scheduler.discover():
                     tasks.create_task(candidate.compete(stop))
             await clock.sleep(LIST_S / 2)
-            assert {each.not_ready() for each in schedulers} == {"the first LIST of the cluster has not ended, for default"}
+            assert {each.not_ready() for each in schedulers} == {
+                "the first LIST of the cluster has not ended, for default"
+            }
             await clock.sleep(LIST_S)
             assert {each.not_ready() for each in schedulers} == {None}
             for each in schedulers:

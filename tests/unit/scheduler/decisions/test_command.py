@@ -105,8 +105,8 @@ async def test_another_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     policy.write_text("scores: {MostAllocated: 1}\nbackfill: false\n")
     assert main(["replay", str(path), "--policy", str(policy)]) == 0
     said = capsys.readouterr().out
-    assert "the other policy shares 1 and decides 1 otherwise" in said
-    assert "tick 1: would admit default/a0-1 otherwise: n0, not n1" in said
+    assert "the other policy makes 1 of these decisions and decides 1 differently" in said
+    assert "tick 1: would admit default/a0-1 differently: n0, not n1" in said
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ async def test_the_shadow_of_that_time(tmp_path: Path, capsys: pytest.CaptureFix
     packed = PoolFact(name="default", scores={"MostAllocated": 1})
     path = await a_log(tmp_path / "log", count=1, shadow=packed)
     assert main(["replay", str(path), "--shadow"]) == 0
-    assert "tick 1: would admit default/a0-1 otherwise: n0, not n1" in capsys.readouterr().out
+    assert "tick 1: would admit default/a0-1 differently: n0, not n1" in capsys.readouterr().out
 
 
 async def test_pools_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

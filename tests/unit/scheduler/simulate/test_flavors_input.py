@@ -27,7 +27,7 @@ H = gpus_of("h")
         (NODES + "pool: {flavors: [{name: H_1, nodeLabels: {a: b}}]}", "pool.flavors[0].name: H_1 is not 1 to 63"),
         (
             NODES + "pool: {flavors: [{name: h, nodeLabels: {a: b}}, {name: h, nodeLabels: {a: c}}]}",
-            "pool.flavors[1].name: h is there twice",
+            "pool.flavors[1].name: h is defined twice",
         ),
         (FLAVORS + "queues: [{name: q, flavors: [{name: g}]}]", "queues[0].flavors[0].name: the pool has no flavor g"),
         (
@@ -46,7 +46,7 @@ H = gpus_of("h")
         (FLAVORS + "allocations: [{name: a, flavors: [h, g], ranks: [{}]}]", "allocations[0].flavors[1]: the pool has"),
         (
             FLAVORS + "allocations: [{name: a, flavors: [h, h], ranks: [{}]}]",
-            "allocations[0].flavors[1]: h is there twice",
+            "allocations[0].flavors[1]: h is defined twice",
         ),
         (
             FLAVORS + "allocations: [{name: a, flavors: [h], gpuType: h, ranks: [{}]}]",

@@ -47,7 +47,7 @@ def of_rank(text: str) -> str:
             f"{RANK}.topologySpreadConstraints[0].whenUnsatisfiable: ",
         ),
         (of_rank("volumes: [gone]"), f"{RANK}.volumes[0]: there is no volume gone"),
-        ("volumes: [{name: v}, {name: v}]", "volumes[1].name: v is there twice"),
+        ("volumes: [{name: v}, {name: v}]", "volumes[1].name: v is defined twice"),
         ("volumes: [{name: v, zone: a}]", "volumes[0].zone: unknown field"),
         ("pool: {args: {LeastAllocated: {resources: {cpu: -1}}}}", "pool.args.LeastAllocated.resources.cpu: "),
         ("pool: {args: {Nonsense: {}}}", "pool.args.Nonsense: "),

@@ -11,14 +11,14 @@ NODES = "nodes: [{name: n, cpu: 1}]\n"
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("queues: [{name: a, parent: a}]", "queues[0].parent: a circle: a -> a"),
+        ("queues: [{name: a, parent: a}]", "queues[0].parent: the parents form a cycle: a -> a"),
         (
             "queues: [{name: x}, {name: a, parent: c}, {name: b, parent: a}, {name: c, parent: b}]",
-            "queues[1].parent: a circle: a -> c -> b -> a",
+            "queues[1].parent: the parents form a cycle: a -> c -> b -> a",
         ),
         ("queues: [{name: a, parent: gone}]", "queues[0].parent: there is no queue gone"),
-        ("queues: [{name: a}, {name: a}]", "queues[1].name: a is there twice"),
-        ("queues: [{name: root}]", "queues[0].name: root is what is above all queues"),
+        ("queues: [{name: a}, {name: a}]", "queues[1].name: a is defined twice"),
+        ("queues: [{name: root}]", "queues[0].name: root is the root of all queues"),
         ("queues: [{name: a, nominal: {cpu: -1}}]", "queues[0].nominal.cpu: -1 is negative"),
         ("queues: [{name: a, borrowingLimit: {memory: 9e30}}]", "queues[0].borrowingLimit.memory: '9e30' is larger"),
         ("queues: [{name: a, limit: {gpus: many}}]", "queues[0].limit.gpus: 'many' is not a quantity"),
@@ -35,7 +35,7 @@ NODES = "nodes: [{name: n, cpu: 1}]\n"
         ("queues: [{name: a, userOrder: Random}]", "queues[0].userOrder: "),
         (
             "queues: [{name: a}]\nhistory: [{queue: a, gpuHours: 1}]",
-            "history[0]: past use does not count here; set pool.fairShare.halfLife",
+            "history[0]: past use needs a fair share; set pool.fairShare.halfLife",
         ),
         (
             "pool: {fairShare: {halfLife: 7d}}\nqueues: [{name: a}]\nhistory: [{queue: b, gpuHours: 1}]",
@@ -45,7 +45,7 @@ NODES = "nodes: [{name: n, cpu: 1}]\n"
         ("queues: [{name: a, budgets: [{gpuHours: 1, window: 0s}]}]", "queues[0].budgets[0].window: 0s is too short"),
         ("queues: [{name: a, budgets: [{gpuHours: 1}]}]", "queues[0].budgets[0].window: "),
         ("pool: {aging: -1}", "pool.aging: "),
-        ("jobs: [{name: j, position: first}]", "jobs[0].position: first is no place"),
+        ("jobs: [{name: j, position: first}]", "jobs[0].position: first is not a position"),
         ("jobs: [{name: j, weight: 0}]", "jobs[0].weight: "),
         ("allocations: [{name: a, position: -3, ranks: [{}]}]", "allocations[0].position: "),
     ],

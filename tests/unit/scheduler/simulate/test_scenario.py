@@ -27,8 +27,8 @@ ONE = "nodes: [{name: n, cpu: 4, gpus: 2}]\nallocations: [{name: a, "
         ("nodes: [{name: n, memory: -1}]", "nodes[0].memory: "),
         ("nodes: [{name: n, gpus: -1}]", "nodes[0].gpus: "),
         ("nodes: [{name: n, taints: [{key: k, effect: Never}]}]", "nodes[0].taints[0].effect: "),
-        ("nodes: [{name: n}, {name: n}]", "nodes[1].name: n is there twice"),
-        ("nodes: [{name: n, count: 2}, {name: n-1}]", "nodes[1].name: n-1 is there twice"),
+        ("nodes: [{name: n}, {name: n}]", "nodes[1].name: n is defined twice"),
+        ("nodes: [{name: n, count: 2}, {name: n-1}]", "nodes[1].name: n-1 is defined twice"),
         ("nodes: []\nqueues: [{name: a, limit: {cpu: x}}]", "queues[0].limit.cpu: "),
         ("nodes: []\nqueues: [{name: a, borrowingLimit: {cpu: x}}]", "queues[0].borrowingLimit.cpu: "),
         ("nodes: []\nqueues: [{name: a, parent: b}]", "queues[0].parent: there is no queue b"),
@@ -49,7 +49,7 @@ ONE = "nodes: [{name: n, cpu: 4, gpus: 2}]\nallocations: [{name: a, "
         ),
         (
             "nodes: []\nallocations: [{name: a, duration: 1e400, ranks: [{}]}]",
-            "allocations[0].duration: 1e400 is not a number that is possible here; its size is at most 1e+10",
+            "allocations[0].duration: 1e400 is not a possible number; its absolute value must be at most 1e+10",
         ),
         (
             "nodes: []\nallocations: [{name: a, submit: nan, ranks: [{}]}]",
@@ -57,7 +57,7 @@ ONE = "nodes: [{name: n, cpu: 4, gpus: 2}]\nallocations: [{name: a, "
         ),
         (
             'nodes: []\nallocations: [{name: a, priority: "5", ranks: [{}]}]',
-            "allocations[0].priority: 5 is a word here; write it as a number",
+            "allocations[0].priority: 5 is a text; write it as a number",
         ),
         ("nodes: []\nallocations: [{name: a, job: j, ranks: [{}]}]", "allocations[0].job: there is no job j"),
         ("nodes: []\nallocations: [{name: a, duration: -1, ranks: [{}]}]", "allocations[0].duration: "),
@@ -74,17 +74,20 @@ ONE = "nodes: [{name: n, cpu: 4, gpus: 2}]\nallocations: [{name: a, "
         ("nodes: null", "nodes: "),
         ('nodes: [{name: ""}]', "nodes[0].name: a name is"),
         ("nodes: [{name: n, labels: {a: x, b: 1}}]", "nodes[0].labels.b: "),
-        ("nodes: [{name: n, gpus: 1.5}]", "nodes[0].gpus: 1.5 is no whole number"),
+        ("nodes: [{name: n, gpus: 1.5}]", "nodes[0].gpus: 1.5 is not a whole number"),
         ("nodes: [{name: n, gpus: 1e9}]", "nodes[0].gpus: "),
         (
             "nodes: [{name: n, gpus: 1, resources: {nvidia.com/gpu: 1}}]",
-            "nodes[0].resources.nvidia.com/gpu: stands here twice",
+            "nodes[0].resources.nvidia.com/gpu: is set twice",
         ),
         ("nodes: [{name: n, cpu: .inf}]", "nodes[0].cpu: "),
         ("nodes: [{name: n, count: 1000000}]", "nodes[0].count: "),
         ("nodes: []\nuntil: .nan", "until: .nan is not a JSON number"),
         ("nodes: []\nuntil: -1", "until: -1 is before the beginning"),
-        ("nodes: []\nqueues: [{name: a, parent: b}, {name: b, parent: a}]", "queues[0].parent: a circle: a -> b -> a"),
+        (
+            "nodes: []\nqueues: [{name: a, parent: b}, {name: b, parent: a}]",
+            "queues[0].parent: the parents form a cycle: a -> b -> a",
+        ),
         ("nodes: []\nqueues: [{name: a, nominal: {cpu: 1, memory: [1]}}]", "queues[0].nominal.memory: "),
         ("nodes: []\nqueues: [{name: a, priority: 99999999999}]", "queues[0].priority: "),
         (

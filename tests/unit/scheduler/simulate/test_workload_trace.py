@@ -145,7 +145,7 @@ def test_rows_are_left_out_and_counted(folder: Folder) -> None:
     """The mapping leaves rows out by the cells of a column."""
     traced = folder.load("t,d,s\n0,1,DONE\n0,1,\n0,1,FAILED\n", COLUMNS, skip={"s": ["", "FAILED"]})
     assert [part.name for part in traced.scenario.allocations] == ["row-2"]
-    assert traced.warnings == ("rows of t.csv left out, as skip of map.json says: 2",)
+    assert traced.warnings == ("rows of t.csv that skip of map.json left out: 2",)
 
 
 def test_json_lines(folder: Folder) -> None:
@@ -162,18 +162,18 @@ COLUMNS = {"submit": "t", "duration": "d"}
 @pytest.mark.parametrize(
     ("cell", "field", "rule", "said"),
     [
-        ("soon", "priority", None, "t.csv, line 2, column x: 'soon' is no number; write one, or translate the cell"),
-        ("1.5", "ranks", None, "t.csv, line 2, column x: '1.5' is no whole number of at least 1"),
-        ("0", "ranks", None, "t.csv, line 2, column x: '0' is no whole number of at least 1"),
+        ("soon", "priority", None, "t.csv, line 2, column x: 'soon' is not a number; write one, or translate the cell"),
+        ("1.5", "ranks", None, "t.csv, line 2, column x: '1.5' is not a whole number of at least 1"),
+        ("0", "ranks", None, "t.csv, line 2, column x: '0' is not a whole number of at least 1"),
         ("-1", "cpu", None, "t.csv, line 2, column x: '-1' is negative"),
         ("", "cpu", None, "t.csv, line 2, column x: the cell is empty; state columns.cpu.default in map.json"),
-        ("0.5", "gpus", None, "t.csv, line 2, column x: 0.5 is no whole number; map it as gpuMilli with unit: gpu"),
+        ("0.5", "gpus", None, "t.csv, line 2, column x: 0.5 is not a whole number; map it as gpuMilli with unit: gpu"),
         ("maybe", "preemptible", None, "t.csv, line 2, column x: 'maybe' is neither true nor false"),
         ("blue", "queue", None, "t.csv, line 2, column x: there is no queue blue; add it to cluster.yaml, or transl"),
         ("3e10", "priority", None, "t.csv, line 2, column x: "),
         ("1e30", "memory", None, "t.csv, line 2, column x: "),
         ("2000000", "ranks", None, "t.csv, line 2, column x: "),
-        ("eternal", "maxRuntime", None, "t.csv, line 2, column x: 'eternal' is no duration; write a number, 2h45m"),
+        ("eternal", "maxRuntime", None, "t.csv, line 2, column x: 'eternal' is not a duration; write a number, 2h45m"),
         ("x", "queue", {"value": "blue"}, "map.json: columns.queue.value: there is no queue blue"),
         ("x", "gpus", {"value": "many"}, "map.json: columns.gpus.value: 'many' is not a quantity"),
         ("x", "gpuType", None, "t.csv, line 2, column x: the pool has no flavor x"),
@@ -193,9 +193,9 @@ def test_a_bad_cell_is_said_with_its_place(folder: Folder, cell: str, field: str
         ("t,d,d\n0,1,1\n", COLUMNS, "t.csv, line 1: two columns d; it has t, d, d: correct columns.duration"),
         ("t,d\n0\n", COLUMNS, "t.csv, line 2: it has 1 cells and the first line has 2"),
         ('t,d\n0,"1\n', COLUMNS, "t.csv, line 2: not CSV: "),
-        ("t,d\n", COLUMNS, "t.csv: there is no row with work in it"),
+        ("t,d\n", COLUMNS, "t.csv: no row has an allocation"),
         ("", COLUMNS, "t.csv, line 1: no column t; it has nothing: correct"),
-        ("t,d\nnow,1\n", COLUMNS, "t.csv, line 2, column t: 'now' is no time; write a number, or a time such as 20"),
+        ("t,d\nnow,1\n", COLUMNS, "t.csv, line 2, column t: 'now' is not a time; write a number, or a time such as 20"),
         (
             "t,d\n2026-01-02T03:04:05,1\n",
             COLUMNS,
@@ -213,7 +213,11 @@ def test_a_bad_cell_is_said_with_its_place(folder: Folder, cell: str, field: str
         ("t,d\n0,1\n", {**COLUMNS, "cpu": {}}, "map.json: columns.cpu: state one of column, value, or from and to"),
         ("t,d\n0,1\n", {**COLUMNS, "cpu": {"from": "t", "to": "d"}}, "map.json: columns.cpu: from and to name"),
         ("t,d\n0,1\n", {**COLUMNS, "user": {"column": "d", "unit": "s"}}, "map.json: columns.user.unit: user has no"),
-        ("t,d\n0,1\n", {**COLUMNS, "cpu": {"column": "d", "unit": "Gi"}}, "map.json: columns.cpu.unit: Gi is no unit"),
+        (
+            "t,d\n0,1\n",
+            {**COLUMNS, "cpu": {"column": "d", "unit": "Gi"}},
+            "map.json: columns.cpu.unit: Gi is not a unit",
+        ),
         ("t,d\n0,1\n", {**COLUMNS, "user": {"column": "d", "per": "allocation"}}, "map.json: columns.user.per: only"),
     ],
 )
@@ -226,7 +230,7 @@ def test_a_bad_file_is_said_with_its_place(folder: Folder, text: str, columns: J
 
 def test_other_bad_mappings_and_files(folder: Folder) -> None:
     """An unknown time zone and a bad line of JSON are refused; an error in the scenario names the scenario."""
-    with pytest.raises(InvalidError, match=r"^map.json: timeZone: Mars is no time zone; write a name such as UTC"):
+    with pytest.raises(InvalidError, match=r"^map.json: timeZone: Mars is not a time zone; write a name such as UTC"):
         folder.load("t,d\n0,1\n", COLUMNS, timeZone="Mars")
     with pytest.raises(InvalidError, match=r"^t.jsonl, line 2: not an object; write one object a line"):
         folder.load('{"t": 0, "d": 1}\n[1]\n', COLUMNS, name="t.jsonl")

@@ -51,7 +51,7 @@ def of_file(lines: Iterable[bytes], pool: str) -> Iterator[DecisionEntry]:
     seen = pool
     for name, entry in entries_of(lines, pool):
         if seen not in ("", name):
-            raise InvalidError(f"the log holds pools {seen} and {name}; name one with --pool")
+            raise InvalidError(f"the log has the pools {seen} and {name}; select one with --pool")
         seen = name
         yield entry
 
@@ -123,19 +123,21 @@ def as_table(report: ReplayReport, *, is_other: bool) -> str:
                 for each in report.differences
             ]
         )
-    lines += _cut([f"tick {each.tick} passed over: {each.why}" for each in report.skipped])
+    lines += _cut([f"tick {each.tick} skipped: {each.why}" for each in report.skipped])
     return "\n".join(lines) + "\n"
 
 
 def _head(report: ReplayReport, *, is_other: bool) -> str:
     if not report.ticks:
-        return "nothing could be replayed"
+        return "no tick could be replayed"
     span = f"tick {report.first}" if report.first == report.last else f"ticks {report.first} to {report.last}"
     said = f"{span} of pool {report.pool}: {_count(report.ticks, 'tick')}, {_count(report.decisions, 'decision')}"
     by = f", recorded by {', '.join(report.planners)}" if report.planners else ""
     if is_other:
         different = sum(len(would.different) for would in report.would)
-        return f"{said}{by}; the other policy shares {report.same} and decides {different} otherwise"
+        return (
+            f"{said}{by}; the other policy makes {report.same} of these decisions and decides {different} differently"
+        )
     if report.differences:
         return f"{said}{by}; NOT reproduced, {_count(len(report.differences), 'difference')}"
     return f"{said}{by}; reproduced bit for bit"
@@ -146,7 +148,9 @@ def _otherwise(tick: int, each: Divergence) -> str:
         return f"tick {tick}: would not {each.kind} {each.allocation} ({_where(each.live)})"
     if not each.live:
         return f"tick {tick}: would {each.kind} {each.allocation} ({_where(each.other)})"
-    return f"tick {tick}: would {each.kind} {each.allocation} otherwise: {_where(each.other)}, not {_where(each.live)}"
+    return (
+        f"tick {tick}: would {each.kind} {each.allocation} differently: {_where(each.other)}, not {_where(each.live)}"
+    )
 
 
 def _where(decision: dict[str, Any]) -> str:

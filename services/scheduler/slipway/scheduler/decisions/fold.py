@@ -28,7 +28,7 @@ class Fold:
 
     def __init__(self, base: DecisionRecord) -> None:
         if base.number != 0:
-            raise BrokenChainError(f"tick {base.tick}: its base is not there any more")
+            raise BrokenChainError(f"tick {base.tick}: its base record no longer exists")
         self.chain = base.chain
         self._cluster = Cluster()
         self._view = PlannerView(base.pool, self._cluster)
@@ -49,13 +49,13 @@ class Fold:
             InvalidError: the rebuilt inputs differ from the recorded ones.
         """
         if (record.chain, record.number) != (self.chain, self._next):
-            raise BrokenChainError(f"tick {record.tick}: what it builds on is not there any more")
+            raise BrokenChainError(f"tick {record.tick}: the record before it no longer exists")
         self._next += 1
         for kind, facts in record.facts.items():
             for key, raw in facts.items():
                 self._take(record.tick, kind, key, None if raw == GONE else bytes(raw))
         if input_hash(self._facts.digest, record.ledger, record.at, record.seed) != record.input_hash:
-            raise InvalidError(f"tick {record.tick}: the inputs are not those that were recorded")
+            raise InvalidError(f"tick {record.tick}: the inputs differ from the recorded ones")
         return self._view.snapshot(record.ledger, record.at)
 
     def _take(self, tick: int, kind: str, key: str, data: bytes | None) -> None:
@@ -77,7 +77,7 @@ class Fold:
     def _put(self, tick: int, kind: str, key: str, data: bytes | None) -> None:
         table = self._cluster.table(kind)
         if table is None or kind not in FEED_KINDS:
-            raise InvalidError(f"tick {tick}: nothing is known of {kind}")
+            raise InvalidError(f"tick {tick}: unknown kind {kind}")
         if data is None:
             table.drop(key, self._next)
         else:

@@ -47,6 +47,6 @@ def entries_of(lines: Iterable[bytes], pool: str = "") -> Iterator[tuple[str, De
             line = _lines.decode(text)
             data = base64.b64decode(line.data, validate=True)
         except (msgspec.DecodeError, binascii.Error, ValueError, RecursionError) as exc:
-            raise InvalidError(f"line {number} is no entry of a decision log: {exc}") from exc
+            raise InvalidError(f"line {number} is not an entry of a decision log: {exc}") from exc
         if pool in ("", line.pool):
             yield line.pool, DecisionEntry(chain=line.chain, number=line.number, tick=line.tick, data=data)

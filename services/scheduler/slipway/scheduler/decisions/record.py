@@ -150,7 +150,7 @@ def unpack(data: bytes) -> DecisionRecord:
     unzip = zlib.decompressobj()
     packed = data[:-SEAL_BYTES]
     if sealed(packed) != data:
-        raise InvalidError("a record is damaged: its digest is another")
+        raise InvalidError("a record is damaged: its digest differs")
     try:
         text = unzip.decompress(packed, UNPACKED_MAX)
         if not unzip.eof or unzip.unused_data:

@@ -169,10 +169,12 @@ def _add(standing: PoolStanding, changes: WhatIfChanges) -> None:
         raise InvalidError(f"addAllocations: at most {RANKS_MAX} ranks")
     for index, part in enumerate(scenario.allocations):
         if part.placed:
-            raise InvalidError(f"addAllocations[{index}].placed: what is only supposed does not run yet")
+            raise InvalidError(
+                f"addAllocations[{index}].placed: an added allocation does not run yet; leave placed out"
+            )
     for node in lower.nodes(scenario):
         if node.name in standing.nodes:
-            raise InvalidError(f"addNodes: there is a node {node.name} already")
+            raise InvalidError(f"addNodes: node {node.name} exists already")
         standing.nodes[node.name] = msgspec.structs.replace(node, labels={**standing.pool.node_selector, **node.labels})
     if scenario.allocations and changes.workspace not in {space.name for space in standing.spaces}:
         raise InvalidError(f"workspace: there is no namespace {changes.workspace}")
@@ -231,7 +233,7 @@ def _find(standing: PoolStanding, text: str, path: str) -> str:
         return found[0]
     if found:
         raise InvalidError(f"{path}.allocation: {text[:80]} is in several workspaces: {', '.join(sorted(found)[:5])}")
-    raise InvalidError(f"{path}.allocation: nothing that waits or runs in this pool is called {text[:80]}")
+    raise InvalidError(f"{path}.allocation: no allocation {text[:80]} waits or runs in this pool")
 
 
 def _change_queue(standing: PoolStanding, raw: dict[str, Any], path: str) -> None:

@@ -107,7 +107,7 @@ def _check_minimum(path: str, minimum: int | None, ranks: int) -> None:
 
 def _check_priority(path: str, value: int) -> None:
     if abs(value) > PRIORITY_MAX:
-        raise InvalidError(f"{path}: a priority is within {-PRIORITY_MAX} and {PRIORITY_MAX}")
+        raise InvalidError(f"{path}: a priority must be between {-PRIORITY_MAX} and {PRIORITY_MAX}")
 
 
 def _check_names(scenario: Scenario) -> None:
@@ -156,9 +156,9 @@ def _unique(names: Iterable[tuple[str, str]]) -> None:
     seen: set[str] = set()
     for path, name in names:
         if not name or len(name) > NAME_MAX or not name.isprintable():
-            raise InvalidError(f"{path}: a name is 1 to {NAME_MAX} printable characters")
+            raise InvalidError(f"{path}: a name must have 1 to {NAME_MAX} printable characters")
         if name in seen:
-            raise InvalidError(f"{path}: {name} is there twice")
+            raise InvalidError(f"{path}: {name} is defined twice")
         seen.add(name)
 
 
@@ -167,12 +167,12 @@ def _check_queues(scenario: Scenario) -> None:
     parents = {queue.name: queue.parent for queue in scenario.queues}
     for index, queue in enumerate(scenario.queues):
         if queue.name in ROOT_NAMES:
-            raise InvalidError(f"queues[{index}].name: root is what is above all queues; it cannot be defined")
+            raise InvalidError(f"queues[{index}].name: root is the root of all queues; use another name")
         path = [queue.name]
         while parents.get(path[-1]):
             path.append(parents[path[-1]])
             if path[-1] == queue.name:
-                raise InvalidError(f"queues[{index}].parent: a circle: {' -> '.join(path)}")
+                raise InvalidError(f"queues[{index}].parent: the parents form a cycle: {' -> '.join(path)}")
             if len(path) > len(parents) + 1:
                 break
         _check_span(f"queues[{index}].maxRuntime", queue.max_runtime, least=0.001)
@@ -197,7 +197,7 @@ def _check_past(scenario: Scenario) -> None:
     queues = {queue.name for queue in scenario.queues} or {"default"}
     for index, part in enumerate(scenario.history):
         if rule is None:
-            raise InvalidError(f"history[{index}]: past use does not count here; set pool.fairShare.halfLife")
+            raise InvalidError(f"history[{index}]: past use needs a fair share; set pool.fairShare.halfLife")
         if part.queue not in queues:
             raise InvalidError(f"history[{index}].queue: there is no queue {part.queue}")
         _check_span(f"history[{index}].ago", part.ago)
@@ -231,7 +231,7 @@ def _check_flavors(scenario: Scenario) -> None:
                         )
     for index, item in enumerate(scenario.allocations):
         if item.gpu_type and item.flavors:
-            raise InvalidError(f"allocations[{index}].gpuType: is short for one of flavors; state one of the two")
+            raise InvalidError(f"allocations[{index}].gpuType: is the short form of flavors; set only one of them")
         if item.gpu_type:
             _check_flavor(f"allocations[{index}].gpuType", item.gpu_type, names)
         _unique((f"allocations[{index}].flavors[{number}]", name) for number, name in enumerate(item.flavors))
@@ -290,7 +290,7 @@ def _check_span(path: str, span: Span | None, least: float = 0.0) -> None:
 
 def _check_place(path: str, place: Place) -> None:
     if isinstance(place, str) and not re.match(POSITION_PATTERN, place):
-        raise InvalidError(f"{path}: {place} is no place; write a number such as 5 or 12.5")
+        raise InvalidError(f"{path}: {place} is not a position; write a number such as 5 or 12.5")
 
 
 def _check_times(scenario: Scenario) -> None:
@@ -313,9 +313,9 @@ def _check_time(path: str, value: float | None) -> None:
     if value is None:
         return
     if not math.isfinite(value):
-        raise InvalidError(f"{path}: {value} is no number of seconds")
+        raise InvalidError(f"{path}: {value} is not a number of seconds")
     if abs(value) > TIME_MAX:
-        raise InvalidError(f"{path}: {value:g} s are more than three hundred years")
+        raise InvalidError(f"{path}: {value:g} s is more than three hundred years")
 
 
 def _check_quantities(scenario: Scenario) -> None:
@@ -347,9 +347,9 @@ def _check_node(path: str, node: NodePart) -> None:
 def _check_rank(path: str, rank: RankPart) -> None:
     _check_amounts(path, rank)
     if rank.gpu_milli and (amount(GPU, rank.gpus)[1] or GPU in rank.resources):
-        raise InvalidError(f"{path}.gpuMilli: is a part of one GPU; whole GPUs are asked for beside it")
+        raise InvalidError(f"{path}.gpuMilli: is a part of one GPU; it cannot be combined with whole GPUs")
     if GPU_MILLI in rank.resources and (GPU in rank.resources or rank.gpus or rank.gpu_milli):
-        raise InvalidError(f"{path}.resources.{GPU_MILLI}: is a part of one GPU, and more is asked for beside it")
+        raise InvalidError(f"{path}.resources.{GPU_MILLI}: is a part of one GPU; it cannot be combined with other GPUs")
     if amount(GPU_MILLI, rank.resources.get(GPU_MILLI, 0))[1] > MILLI:
         raise InvalidError(f"{path}.resources.{GPU_MILLI}: is more than one GPU; ask for whole ones")
 
@@ -359,11 +359,11 @@ def _check_amounts(path: str, part: NodePart | RankPart) -> None:
     _check_map(path, own, AMOUNT_MAX)
     _check_map(f"{path}.resources", part.resources, AMOUNT_MAX)
     if isinstance(part.gpus, float | str) and not _is_whole(part.gpus):
-        raise InvalidError(f"{path}.gpus: {part.gpus} is no whole number; gpuMilli asks for a part of one")
+        raise InvalidError(f"{path}.gpus: {part.gpus} is not a whole number; use gpuMilli for a part of a GPU")
     for name, value in own.items():
         for other in {name, amount(name, 0)[0]}:
             if other in part.resources and value:
-                raise InvalidError(f"{path}.resources.{other}: stands here twice (as {name} too)")
+                raise InvalidError(f"{path}.resources.{other}: is set twice (also as {name})")
 
 
 def _is_whole(value: QuantityValue) -> bool:

@@ -49,7 +49,7 @@ def main() -> int:
     except InvalidError as exc:
         said = {"error": str(exc)}
     except MemoryError:
-        said = {"error": "it needs more memory than a simulation may use; ask for less"}
+        said = {"error": "it needs more memory than a simulation may use; simulate less"}
     _say(said)
     return 0
 
@@ -86,7 +86,7 @@ def answered(request: SimulationRequest) -> dict[str, Any]:
         return live.answer(request.facts, request.body, request.now)
     others = sorted(name for name in request.body if name != "scenario")
     if others:
-        raise InvalidError(f"{others[0]}: not together with scenario, which is about a world of its own")
+        raise InvalidError(f"{others[0]}: cannot be combined with scenario")
     try:
         scenario = checked(request.body["scenario"])
         check_scores(scenario)

@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InvalidError as exc:
         return _complain(str(exc), EXIT_BAD_INPUT)
     except InvariantError as exc:
-        return _complain(f"{arguments.file}: this is a fault of the planner's, please report it: {exc}", EXIT_FAULT)
+        return _complain(f"{arguments.file}: this is a fault of the planner; please report it: {exc}", EXIT_FAULT)
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -88,13 +88,15 @@ def _parser() -> argparse.ArgumentParser:
         "-o",
         "--output",
         choices=("table", "json", "summary"),
-        help="form of the answer; summary: the metrics alone (default: table, with --trace summary)",
+        help="output format; summary: only the metrics (default: table, with --trace summary)",
     )
-    parser.add_argument("--trace", metavar="FILE", help="also run the work of this workload trace (CSV or JSON lines)")
-    parser.add_argument("--mapping", metavar="FILE", help="what the columns of the trace mean (YAML or JSON)")
+    parser.add_argument(
+        "--trace", metavar="FILE", help="also run the allocations of this workload trace (CSV or JSON lines)"
+    )
+    parser.add_argument("--mapping", metavar="FILE", help="meaning of the columns of the trace (YAML or JSON)")
     parser.add_argument(
         "--explain-scores",
         action="store_true",
-        help=f"also say how each node was scored for the first rank ({', '.join(sorted(SCORES))})",
+        help=f"also show the scores of each node for the first rank ({', '.join(sorted(SCORES))})",
     )
     return parser

@@ -39,14 +39,14 @@ SHOWN_MAX = 1000
 SUPPOSED = "supposed"
 """The text in place of an id for a hypothetical allocation."""
 ASSUMPTIONS = (
-    "what runs ends when its run limit says so; what has none runs on",
-    "what is being stopped is gone; nothing else is launched, ended or fails",
-    "volume claims stay as they are; those of work that is only supposed are not looked at",
-    "budgets and fair shares count what is used from now on; extenders are not asked",
+    "a running allocation ends at its run limit; without a limit it runs on",
+    "an allocation that is being stopped has ended; nothing else is launched, ended or fails",
+    "volume claims stay as they are; those of supposed allocations are ignored",
+    "budgets and fair shares count the use from now on; extenders are not called",
 )
 WORK_MAX = 500
 NODES_MAX = 2_000
-TOO_LONG = "it takes too long to work it out"
+TOO_LONG = "the computation takes too long"
 """The reason why the likely start is missing in the first answer of a forecast. With more allocations than `WORK_MAX`,
 or more nodes than `NODES_MAX`, there is none at all, because a page would wait for it too long."""
 
@@ -146,7 +146,7 @@ def _likely(standing: PoolStanding, fact: AllocationFact, latest: float | None, 
     standing_now = Now(at=now, given=_given(standing, {}), work=work)
     bounds = likely_starts(standing_now, history, {fact.uid: latest}).get(fact.uid)
     if bounds is None:
-        return {"likelyUnknown": "it does not start when other work ends"}
+        return {"likelyUnknown": "it does not start when other allocations end"}
     return {"likely": {"earliest": bounds[0], "latest": bounds[1]}}
 
 

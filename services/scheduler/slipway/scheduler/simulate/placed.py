@@ -58,7 +58,7 @@ def _check_ranks(path: str, item: AllocationPart, nodes: dict[str, _Node]) -> No
     for number, placed in enumerate(item.placed):
         where = f"{path}.placed[{number}]"
         if placed.rank >= ranks:
-            raise InvalidError(f"{where}.rank: there are {ranks} ranks, numbered from 0")
+            raise InvalidError(f"{where}.rank: the allocation has {ranks} ranks, numbered from 0")
         if placed.rank in seen:
             raise InvalidError(f"{where}.rank: rank {placed.rank} is placed twice")
         if placed.node not in nodes:
@@ -73,7 +73,7 @@ def _take(path: str, placed: PlacedPart, rank: RankPart, node: _Node, *, has_min
             continue
         node.left[name] = node.left.get(name, 0) - amount
         if node.left[name] < 0:
-            raise InvalidError(f"{path}.node: {placed.node} has less {name} than what is placed there uses")
+            raise InvalidError(f"{path}.node: {placed.node} has less {name} than the placed ranks use")
     for port in role.host_ports:
         if port in node.ports:
             raise InvalidError(f"{path}.node: host port {port} of {placed.node} is used twice")
@@ -95,7 +95,7 @@ def _take_devices(path: str, placed: PlacedPart, rank: RankPart, node: _Node) ->
         fitting = sorted((left, number) for number, left in enumerate(node.devices) if left >= part)
         named = [number for _, number in fitting][:asked]
         if len(named) < asked:
-            raise InvalidError(f"{path}.node: {placed.node} has fewer GPUs free than what is placed there uses")
+            raise InvalidError(f"{path}.node: {placed.node} has fewer GPUs free than the placed ranks use")
     for number in named:
         node.devices[number] -= part
         if node.devices[number] < 0:

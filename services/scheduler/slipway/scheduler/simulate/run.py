@@ -171,7 +171,7 @@ class _Run:
             if decided.is_empty:
                 self._expect_change(decided.look_again, now)
                 return
-        raise InvariantError(f"the plans of time {now:g} never end")
+        raise InvariantError(f"planning at time {now:g} does not end")
 
     def _decide(self, now: float) -> Plan:
         """Return the plan of one tick; an empty plan when no allocation waits and none has arrived."""

@@ -81,7 +81,7 @@ def document_of(text: str) -> Any:
     """
     document = yaml_reader.parse(text, yaml_reader.SCENARIO)
     if document is None:
-        raise InvalidError("the file: there is nothing in it; it needs nodes at least")
+        raise InvalidError("the file: there is nothing in it; it needs at least nodes")
     return document
 
 
@@ -139,8 +139,8 @@ def _of_number(document: Any, path: str, text: str) -> str:
     except ValueError:
         return text
     if not math.isfinite(number) or abs(number) > checks.TIME_MAX:
-        return f"{found} is not a number that is possible here; its size is at most {checks.TIME_MAX:g}"
-    return f"{found} is a word here; write it as a number, without quotes and without an exponent"
+        return f"{found} is not a possible number; its absolute value must be at most {checks.TIME_MAX:g}"
+    return f"{found} is a text; write it as a number, without quotes and without an exponent"
 
 
 def _culprit(document: Any, path: str, text: str) -> str | None:

@@ -63,8 +63,8 @@ def _fair_shares(outcome: SimulationOutcome) -> list[str]:
         whose = f" ({users})" if users else ""
         deserved, shifted = number(share["deservedGpus"]), number(share["shiftedGpus"])
         found.append(
-            f"queue {name} has used {number(share['usedGpuHours'])} GPU-h{whose}; its weight counts "
-            f"{number(share['weightFactor'])} times; it deserves {deserved} GPUs, by its past use {shifted}"
+            f"queue {name} has used {number(share['usedGpuHours'])} GPU-h{whose}; its weight is multiplied by "
+            f"{number(share['weightFactor'])}; it deserves {deserved} GPUs, by its past use {shifted}"
         )
     return found
 
@@ -176,7 +176,7 @@ def _evictions(evictions: Sequence[Json]) -> list[str]:
 def _scores(name: str, nodes: Scores, width: int) -> list[str]:
     lines = [f"scores of {_cut(name, width - 10)}, before their weights:"]
     if not nodes:
-        return [f"scores of {_cut(name, width - 30)}: no node would do"]
+        return [f"scores of {_cut(name, width - 30)}: no node fits"]
     for node, plugins in list(nodes.items())[:SCORED_NODES_MAX]:
         lines += _wrapped(f"  {node}  {_plugins(plugins)}", width, indent="    ")
     if len(nodes) > SCORED_NODES_MAX:

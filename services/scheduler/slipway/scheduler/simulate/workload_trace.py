@@ -142,7 +142,7 @@ def load(file: str, trace: str, mapping: str) -> TracedScenario:
         scenario = whole(cast("object", document))
     except InvalidError as exc:
         raise InvalidError(reader.told(str(exc), len(own), file)) from exc
-    left_out = f"rows of {trace} left out, as skip of {mapping} says: {reader.skipped}"
+    left_out = f"rows of {trace} that skip of {mapping} left out: {reader.skipped}"
     return TracedScenario(scenario=scenario, warnings=(left_out,) if reader.skipped else ())
 
 
@@ -176,14 +176,14 @@ def _check_mapping(mapping: TraceMapping) -> None:
         if rule.unit and units is None:
             raise InvalidError(f"{path}.unit: {field} has no unit; leave it out")
         if units is not None and rule.unit not in units:
-            raise InvalidError(f"{path}.unit: {rule.unit} is no unit of {field}; write {_listed(units)}")
+            raise InvalidError(f"{path}.unit: {rule.unit} is not a unit of {field}; write {_listed(units)}")
         if rule.per == "allocation" and field not in _QUANTITIES:
             raise InvalidError(f"{path}.per: only cpu, memory and gpus are divided among ranks; leave it out")
     if mapping.time_zone:
         try:
             ZoneInfo(mapping.time_zone)
         except (ValueError, OSError, LookupError) as exc:
-            text = f"{mapping.time_zone} is no time zone; write a name such as UTC or Europe/Berlin"
+            text = f"{mapping.time_zone} is not a time zone; write a name such as UTC or Europe/Berlin"
             raise InvalidError(f"timeZone: {text}") from exc
 
 
@@ -240,7 +240,7 @@ class _TraceReader:
             self._lines.append(row.line)
         if not found:
             left = f"; {self.skipped} rows are left out by skip of {self._mapping_name}" if self.skipped else ""
-            raise InvalidError(f"{self._trace}: there is no row with work in it{left}")
+            raise InvalidError(f"{self._trace}: no row has an allocation{left}")
         first = min(item["submit"] for item in found)
         for item in found:
             item["submit"] -= first
@@ -347,7 +347,9 @@ class _TraceReader:
         if milli == 0 or milli >= MILLI:
             return {"gpus": gpus if "gpus" in self._rules else math.ceil(milli / MILLI)}
         if gpus > 1:
-            raise InvalidError(f"{found.where}: a part of each of {gpus} GPUs; a rank has whole GPUs or a part of one")
+            raise InvalidError(
+                f"{found.where}: a part of each of {gpus} GPUs; a rank can have whole GPUs or a part of one GPU"
+            )
         return {"gpuMilli": milli}
 
     def _cell(self, row: _Row, field: str, *, is_needed: bool = False) -> _Text | None:
@@ -399,7 +401,7 @@ class _TraceReader:
         try:
             moment = datetime.fromisoformat(found.text)
         except ValueError as exc:
-            text = f"{_shown(found.text)} is no time; write a number, or a time such as 2026-01-02T03:04:05Z"
+            text = f"{_shown(found.text)} is not a time; write a number, or a time such as 2026-01-02T03:04:05Z"
             raise InvalidError(f"{found.where}: {text}") from exc
         if moment.tzinfo is None and self._zone is None:
             text = f"{_shown(found.text)} states no time zone; state timeZone in {self._mapping_name}"
@@ -420,7 +422,7 @@ class _TraceReader:
         except ValueError as exc:
             raise InvalidError(f"{found.where}: {exc}") from exc
         if field == "gpus" and whole * MILLI != parse_quantity(text, scale=MILLI):
-            raise InvalidError(f"{found.where}: {text} is no whole number; map it as gpuMilli with unit: gpu")
+            raise InvalidError(f"{found.where}: {text} is not a whole number; map it as gpuMilli with unit: gpu")
         return -(-whole // ranks) if rule.per == "allocation" else whole
 
 
@@ -438,7 +440,7 @@ def _seconds(found: _Text, unit: str) -> float:
     try:
         return parse_duration(text)
     except ValueError as exc:
-        text = f"{_shown(text)} is no duration; write a number, 2h45m, or 1-02:03:04"
+        text = f"{_shown(text)} is not a duration; write a number, 2h45m, or 1-02:03:04"
         raise InvalidError(f"{found.where}: {text}") from exc
 
 
@@ -446,7 +448,7 @@ def _number(found: _Text) -> float:
     number = _float(found.text)
     if number is None:
         raise InvalidError(
-            f"{found.where}: {_shown(found.text)} is no number; write one, or translate the cell with values"
+            f"{found.where}: {_shown(found.text)} is not a number; write one, or translate the cell with values"
         )
     return number
 
@@ -455,7 +457,7 @@ def _whole(found: _Text, least: int | None = None) -> int:
     number = _number(found)
     if number != int(number) or (least is not None and number < least):
         kind = "whole number" if least is None else f"whole number of at least {least}"
-        raise InvalidError(f"{found.where}: {_shown(found.text)} is no {kind}")
+        raise InvalidError(f"{found.where}: {_shown(found.text)} is not a {kind}")
     return int(number)
 
 
@@ -471,7 +473,7 @@ def _digits(found: _Text) -> str:
     try:
         return format(Decimal(found.text), "f")
     except InvalidOperation as exc:
-        raise InvalidError(f"{found.where}: {_shown(found.text)} is no number") from exc
+        raise InvalidError(f"{found.where}: {_shown(found.text)} is not a number") from exc
 
 
 def _float(text: str) -> float | None:

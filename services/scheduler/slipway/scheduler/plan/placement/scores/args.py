@@ -24,7 +24,7 @@ def faults(args: Mapping[str, Any]) -> Iterator[Fault]:
     """Yield everything that is wrong with {score: args}."""
     for score, given in args.items():
         if score not in _KNOWN:
-            yield score, f"takes no args; those that do are {', '.join(sorted(_KNOWN))}"
+            yield score, f"has no args; the scores with args are {', '.join(sorted(_KNOWN))}"
         elif not isinstance(given, Mapping):
             yield score, "is not a map"
         else:
@@ -74,7 +74,7 @@ def _shape(value: Any) -> Iterator[Fault]:
             return
         data = cast("Mapping[str, Any]", point)
         if not _is_whole(data["utilization"], 0, 100) or data["utilization"] <= last:
-            yield f"{at}.utilization", "must be a whole number from 0 to 100, and rise from point to point"
+            yield f"{at}.utilization", "must be a whole number from 0 to 100, and increase from point to point"
             return
         if not _is_whole(data["score"], 0, 10):
             yield f"{at}.score", "must be a whole number from 0 to 10"
@@ -83,7 +83,7 @@ def _shape(value: Any) -> Iterator[Fault]:
 
 def _mix(value: Any) -> Iterator[Fault]:
     if not isinstance(value, list) or not value:
-        yield MIX, "must be a list of sorts of ranks, not empty"
+        yield MIX, "must be a list of kinds of ranks, not empty"
         return
     for index, item in enumerate(cast("list[Any]", value)):
         at = f"{MIX}[{index}]"
@@ -95,7 +95,7 @@ def _mix(value: Any) -> Iterator[Fault]:
             if name != CPU and name in data and not _is_whole(data[name], 0, most):
                 yield f"{at}.{name}", f"must be a whole number from 0 to {most}"
         if data.get("gpus") and data.get("gpuMilli"):
-            yield f"{at}.gpuMilli", "is a part of one GPU; whole GPUs are asked for beside it"
+            yield f"{at}.gpuMilli", "is a part of one GPU; it cannot be combined with whole GPUs"
         cpu = data.get(CPU, 0)
         if not isinstance(cpu, str | int | float) or isinstance(cpu, bool):
             yield f"{at}.{CPU}", "must be a quantity"
