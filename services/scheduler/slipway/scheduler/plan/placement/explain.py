@@ -54,8 +54,8 @@ def quota_gate(short: Shortfall, *, is_never: bool) -> Explanation:
             text = f"the limit of {where} is {bound} and {used} is in use"
         case "nominal" if short.queue == ROOT:
             text = (
-                f"an allocation that cannot be preempted does not borrow; {bound} of the pool is in the nominal quota "
-                f"of no queue; {used} of it is in use"
+                f"an allocation that cannot be preempted does not borrow; {bound} of the pool is not in any queue's "
+                f"nominal quota, and {used} of it is in use"
             )
         case "nominal":
             text = (
