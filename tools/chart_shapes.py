@@ -87,7 +87,7 @@ def image(description: str, *, is_ours: bool = True) -> Schema:
             "minLength": 1,
             "description": "Name of the image, with or without a registry.",
         },
-        "tag": text("Empty: the version of the application.")
+        "tag": text("Tag of the image. Empty: the version of the application.")
         if is_ours
         else {**text("Tag of the image."), "minLength": 1},
         "digest": text(
