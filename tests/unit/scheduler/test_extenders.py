@@ -381,7 +381,7 @@ def test_an_extender_has_a_say_in_who_makes_room(says: str) -> None:
             code, message = await pool.why("urgent")
             if says == "refuses":
                 assert code == "NoFit"
-                assert "agrees to none of the nodes" in message
+                assert "refuses the evictions on all nodes" in message
             if says == "lies":
                 assert code == "WaitingForExtender"
                 assert "which fails: it names node n7, which it was not asked about" in message

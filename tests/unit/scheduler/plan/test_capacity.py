@@ -188,7 +188,7 @@ def test_what_is_larger_than_the_limit_of_ranks_is_never_asked_for() -> None:
     made = pool.act(AFTER_S)
     assert [ask.allocation for ask in made.asks] == ["default/one"]
     assert "it has 7 ranks" in made.notes["default/huge"].message
-    assert "4 more would be above 6" in made.notes["default/two"].message
+    assert "4 more would exceed 6" in made.notes["default/two"].message
 
 
 @pytest.mark.parametrize(

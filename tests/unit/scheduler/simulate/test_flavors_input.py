@@ -50,7 +50,7 @@ H = gpus_of("h")
         ),
         (
             FLAVORS + "allocations: [{name: a, flavors: [h], gpuType: h, ranks: [{}]}]",
-            "allocations[0].gpuType: is short",
+            "allocations[0].gpuType: is the short form",
         ),
         (
             NODES + "allocations: [{name: a, gpuType: h, ranks: [{}]}]",

@@ -53,7 +53,7 @@ ONE = "nodes: [{name: n, cpu: 4, gpus: 2}]\nallocations: [{name: a, "
         ),
         (
             "nodes: []\nallocations: [{name: a, submit: nan, ranks: [{}]}]",
-            "allocations[0].submit: nan is not a number that is possible here",
+            "allocations[0].submit: nan is not a possible number",
         ),
         (
             'nodes: []\nallocations: [{name: a, priority: "5", ranks: [{}]}]',
@@ -63,7 +63,7 @@ ONE = "nodes: [{name: n, cpu: 4, gpus: 2}]\nallocations: [{name: a, "
         ("nodes: []\nallocations: [{name: a, duration: -1, ranks: [{}]}]", "allocations[0].duration: "),
         (
             "nodes: [{name: n}]\nallocations: [{name: a, ranks: [{}], placed: [{rank: 1, node: n}]}]",
-            "allocations[0].placed[0].rank: there are 1 ranks",
+            "allocations[0].placed[0].rank: the allocation has 1 ranks",
         ),
         (
             "nodes: [{name: n}]\nallocations: [{name: a, ranks: [{}], placed: [{rank: 0, node: m}]}]",
@@ -72,7 +72,7 @@ ONE = "nodes: [{name: n, cpu: 4, gpus: 2}]\nallocations: [{name: a, "
         ("nodes: []\npool: {scores: {Nonsense: 1}}", "pool.scores.Nonsense: there is no such score"),
         ("", "the file: there is nothing in it"),
         ("nodes: null", "nodes: "),
-        ('nodes: [{name: ""}]', "nodes[0].name: a name is"),
+        ('nodes: [{name: ""}]', "nodes[0].name: a name must have"),
         ("nodes: [{name: n, labels: {a: x, b: 1}}]", "nodes[0].labels.b: "),
         ("nodes: [{name: n, gpus: 1.5}]", "nodes[0].gpus: 1.5 is not a whole number"),
         ("nodes: [{name: n, gpus: 1e9}]", "nodes[0].gpus: "),

@@ -116,7 +116,7 @@ def test_nobody_goes_when_it_names_no_node() -> None:
     assert (made.admits, made.evictions) == ((), ())
     why = made.explanations["default/urgent"]
     assert why.gate is Gate.NO_FIT
-    assert "extender guard:1/s agrees to evictions on none of the nodes" in why.message
+    assert "extender guard:1/s refuses the evictions on all nodes" in why.message
 
 
 def test_a_fault_keeps_everybody_where_he_is() -> None:

@@ -126,7 +126,7 @@ def test_a_displacer_is_not_displaced_by_its_victim() -> None:
     snapshot = crowded(victim, work("displacer", "n0", cpu=4), count=1)
     held = planned(snapshot, 1100.0)
     assert (held.evictions, held.look_again) == ((), 1600.0)
-    assert "has just taken its place" in held.explanations["default/victim"].message
+    assert "has just evicted it" in held.explanations["default/victim"].message
     assert evicted(planned(snapshot, 1600.0)) == {"displacer": ()}
 
 

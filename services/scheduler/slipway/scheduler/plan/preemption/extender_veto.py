@@ -90,7 +90,7 @@ def consent(asking: Asking, offers: Sequence[Offer]) -> Consent:
             asking.panel.put_offers(question)
             return Consent(waits=f"for the answer of extender {extender.name}")
         if not agreed:
-            return Consent(refused=f"extender {extender.name} agrees to evictions on none of the nodes")
+            return Consent(refused=f"extender {extender.name} refuses the evictions on all nodes")
         left = agreed
     return Consent(nodes=frozenset(each.node for each in left))
 
