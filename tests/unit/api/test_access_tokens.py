@@ -390,7 +390,7 @@ def test_a_mode_needs_what_it_works_with() -> None:
     for wrong, words in (
         ({"auth": "token"}, "SLIPWAY_TOKEN_DIR"),
         ({"token_dir": "/x"}, "SLIPWAY_AUTH=token"),
-        ({"auth": "kubernetes", "auth_audience": "slipway"}, "SLIPWAY_TASK_AUDIENCE are the same"),
+        ({"auth": "kubernetes", "auth_audience": "slipway"}, "SLIPWAY_TASK_AUDIENCE must differ"),
         ({"listen": "0.0.0.0:8080"}, "accepts every caller"),
         ({"listen": "[::]:8080"}, "accepts every caller"),
     ):
