@@ -84,33 +84,7 @@ def schema() -> Schema:
             "setup": _setup(),
             "audit": _audit(),
             "valkey": _valkey(),
-            "externalRedis": shapes.closed(
-                {
-                    "url": shapes.text(
-                        "redis://, redis+cluster:// or redis+sentinel://, with rediss for TLS. The chart stores it in "
-                        "a Secret.",
-                        pattern=r"^$|^rediss?(\+(cluster|sentinel))?://",
-                    ),
-                    "existingSecret": shapes.text("A Secret in the release's namespace with the URL."),
-                    "existingSecretKey": shapes.text("Key of the URL in that Secret."),
-                    "caSecret": shapes.text(
-                        "A Secret with ca.crt, for TLS: the CA certificates that verify the server's certificate."
-                    ),
-                    "accounts": shapes.closed(
-                        {
-                            "existingSecret": shapes.text(
-                                "A Secret with the keys api, scheduler, podworker and watcher (and audit): the "
-                                "password of each account. Empty: all services use the login in the URL."
-                            ),
-                            "userPrefix": shapes.text(
-                                "Prefix of the users: the user of a service is this prefix and the service's name."
-                            ),
-                        },
-                        "An account for each service; see docs/reference/redis-accounts.md.",
-                    ),
-                },
-                "An existing Redis.",
-            ),
+            "externalRedis": _external_redis(),
             "feedKeys": _feed_keys(),
             "podSecurityContext": shapes.security("Security context of every pod.", shapes.POD_SECURITY),
             "containerSecurityContext": shapes.security(
@@ -133,6 +107,36 @@ def schema() -> Schema:
         "",
     )
     return {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Values of the Slipway chart", **whole}
+
+
+def _external_redis() -> Schema:
+    return shapes.closed(
+        {
+            "url": shapes.text(
+                "redis://, redis+cluster:// or redis+sentinel://, with rediss for TLS. The chart stores it in "
+                "a Secret.",
+                pattern=r"^$|^rediss?(\+(cluster|sentinel))?://",
+            ),
+            "existingSecret": shapes.text("A Secret in the release's namespace with the URL."),
+            "existingSecretKey": shapes.text("Key of the URL in that Secret."),
+            "caSecret": shapes.text(
+                "A Secret with ca.crt, for TLS: the CA certificates that verify the server's certificate."
+            ),
+            "accounts": shapes.closed(
+                {
+                    "existingSecret": shapes.text(
+                        "A Secret with the keys api, scheduler, podworker and watcher (and audit): the "
+                        "password of each account. Empty: all services use the login in the URL."
+                    ),
+                    "userPrefix": shapes.text(
+                        "Prefix of the users: the user of a service is this prefix and the service's name."
+                    ),
+                },
+                "An account for each service; see docs/reference/redis-accounts.md.",
+            ),
+        },
+        "An existing Redis.",
+    )
 
 
 def _feed_keys() -> Schema:
