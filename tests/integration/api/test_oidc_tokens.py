@@ -325,7 +325,10 @@ async def test_names_are_made_as_by_kube_apiserver(
     ("settings", "said"),
     [
         ({"oidc_client_id": "x"}, "need each other"),
-        ({"oidc_issuer_url": "https://a.example", "oidc_client_id": "x", "auth": "none", "token_dir": ""}, "mode none authenticates"),
+        (
+            {"oidc_issuer_url": "https://a.example", "oidc_client_id": "x", "auth": "none", "token_dir": ""},
+            "mode none authenticates",
+        ),
         (
             {
                 "oidc_issuer_url": "https://a.example",
