@@ -128,13 +128,15 @@ def test_the_next_allocation_is_that_of_the_user_who_has_used_least(data: st.Dat
     ]
     pool = PoolFact(name="default", fair_share=FairShareFact(WEEK_MS / 1000), aging=data.draw(st.sampled_from([0, 10])))
     queues = [QueueFact(name="default", user_order=LEAST_USED)]
-    used = {"default": data.draw(st.dictionaries(st.sampled_from(USERS), st.integers(0, 10**7), max_size=3))}
+    names: list[str] = list(USERS)
+    used = {"default": data.draw(st.dictionaries(st.sampled_from(names), st.integers(0, 10**7), max_size=3))}
     snapshot = a_snapshot(nodes(1), facts, queues=queues, pool=pool)
     past = PastUse(half_life_ms=WEEK_MS, used=used)
     settled = frozenset(data.draw(st.sets(st.sampled_from([fact.uid for fact in facts]), max_size=3)))
     snapshot = msgspec.structs.replace(snapshot, past=past)
     line = line_up(snapshot, queue_tree(snapshot), 0.0, settled)[0]["default"]
-    levels, left = UserTurns(past, "default"), {fact.uid: fact for fact in facts if fact.uid not in settled}
+    levels = UserTurns(past, "default")
+    left: dict[str, AllocationFact] = {fact.uid: fact for fact in facts if fact.uid not in settled}
     waiting = dict(left)
     while left:
         expected = min(left.values(), key=lambda fact: _line_key(snapshot, levels, fact))

@@ -88,7 +88,7 @@ def test_every_gate_says_what_would_help(gate: Gate) -> None:
 @pytest.mark.parametrize("gate", MAY_SAY_NEVER)
 def test_what_can_never_start_is_not_told_to_wait(gate: Gate) -> None:
     """`can never start` never stands beside `wait for other allocations to end`."""
-    (help_,) = told(gate, f"{NEVER} as the pool stands: it is too large").change
+    (help_,) = told(gate, f"{NEVER} with the pool's current nodes: it is too large").change
     assert help_.kind != "wait"
     assert "wait" not in help_.detail.replace("waiting does not help", "")
 
