@@ -14,7 +14,16 @@ def test_the_demo_passes_and_leaves_nothing() -> None:
     assert "checks, all ok" in done.stdout
     assert " NO " not in done.stdout
     assert max(len(line) for line in (done.stdout + done.stderr).splitlines()) <= 80
-    for title in ("a. a notebook", "b. a gang", "c. a command", "d. one", "e. a gang", "stream", "placement", "trace"):
+    for title in (
+        "a. a notebook",
+        "b. a gang",
+        "c. a command",
+        "d. a command that cannot",
+        "e. a gang",
+        "stream",
+        "placement",
+        "trace",
+    ):
         assert re.search(rf"^── .*{re.escape(title)}", done.stdout, re.MULTILINE), title
     found = re.search(r"kubeconfig (\S+)/kubeconfig", done.stderr)
     assert found is not None

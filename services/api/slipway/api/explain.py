@@ -80,13 +80,13 @@ _HELP: dict[str, tuple[str, str]] = {
     ),
     Gate.WAITING_FOR_EXTENDER: ("wait", "wait, or have the extender that the message names repaired or made ignorable"),
     Gate.TOPOLOGY_TOO_SMALL: ("relax", "set topology mode to preferred, or ask for fewer ranks"),
-    Gate.NO_FIT: ("fit", "wait for other allocations to end, ask for less, or have nodes added"),
+    Gate.NO_FIT: ("fit", "wait for other allocations to end, ask for less, or add nodes"),
     Gate.MAKING_ROOM: ("wait", "wait: other allocations are being preempted for it"),
     Gate.BEHIND_RESERVATION: ("wait", "wait: nodes are reserved for an allocation that is ahead of it"),
     Gate.BEHIND_QUEUE_HEAD: ("wait", "wait, or raise its priority: the queue keeps strict order"),
 }
 
-_FITS_NEVER = ("fit", "ask for less, or have nodes added: waiting does not help")
+_FITS_NEVER = ("fit", "ask for less, or add nodes: waiting does not help")
 _NEVER_HELP: dict[str, tuple[str, str]] = {
     Gate.RESOURCE_QUOTA: (
         "quota",
