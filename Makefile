@@ -70,7 +70,7 @@ up: $(VENV)/.runtime ## Start everything and keep it up until Ctrl-C
 	@$(BIN)/slipway up
 
 test: $(VENV)/.dev ## The tests that a change needs, in minutes; its closing line is pytest's (ARGS=, SEED=)
-	@$(call PYTEST,$(WORKERS)) $(ARGS)
+	@$(call PYTEST,$$(($(WORKERS) + 1))) $(ARGS)
 
 test-all: $(VENV)/.dev ## Every test, every matrix whole, real servers, whole processes, browsers (ARGS=, SEED=)
 	@$(call PYTEST,$$(($(WORKERS) + 2))) tests $(ARGS)

@@ -309,7 +309,7 @@ async def test_a_workload_that_answers_no_ping_is_given_up_after_the_silence_of_
 
     async with (
         api_world(Settings(proxy_timeout_s=0.2)) as world,
-        serve(compute, "127.0.0.1", 0, ping_interval=None) as server,
+        serve(compute, "127.0.0.1", 0, ping_interval=None, close_timeout=0.1) as server,
         served(world.app) as api,
     ):
         answer = await world.launch(ports=[{"name": "http", "port": server.sockets[0].getsockname()[1]}])
