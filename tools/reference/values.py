@@ -95,7 +95,7 @@ def _rows(path: str, schema: Json, value: object) -> Iterator[tuple[str, str, st
 
 def _allowed(schema: Json) -> str:
     if "enum" in schema:
-        return ", ".join(code(str(word)) for word in schema["enum"])
+        return ", ".join(code(str(word)) if word != "" else "empty" for word in schema["enum"])
     kind = schema.get("type", "")
     said = [" or ".join(cast(list[str], kind)) if isinstance(kind, list) else str(kind)]
     said = [] if said == ["string"] else said
