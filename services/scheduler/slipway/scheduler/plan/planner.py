@@ -222,7 +222,7 @@ class _Tick:
         again = _coming_again(self.snapshot, evictions, self.now) if evictions else ()
         self.lines, self.shut = line_up(self.snapshot, state.tree, self.now, self.nominations.settled, again)
         if len(self.lines) > 1:
-            self.reservations.foresee([self._upcoming(line) for line in self.lines.values()])
+            self.reservations.foresee([self._upcoming(line) for line in self.lines.values() if self._reserves(line)])
         self._walk()
         self._walk_on()
         if len(state.evicted) > len(evictions):
@@ -420,6 +420,10 @@ class _Tick:
         why = explain.in_flavors(parts, told)
         self.in_flavors[id(why)] = (why, parts, told)
         return why
+
+    def _reserves(self, line: QueueCursor) -> bool:
+        """Whether the first allocation of a queue gets a reservation if it is blocked."""
+        return any(self.reservations.entitles(fact) for fact in line.upcoming(1))
 
     def _upcoming(self, line: QueueCursor) -> list[AllocationFact]:
         """Return the first allocation of each of the next groups of a queue, in order."""

@@ -52,7 +52,8 @@ class FlavorChoices:
         self._tree = tree
         self.is_any = bool(snapshot.pool.flavors)
         """whether the pool has flavors"""
-        self._known: dict[bytes, list[_Known]] = {}
+        self._known: dict[tuple[str, bytes], list[_Known]] = {}
+        """{(queue, shape of a group): the flavors that it accepts}"""
         self._told: dict[bytes, str] = {}
         """{group: the flavor that its explanation is about}"""
 
@@ -88,9 +89,10 @@ class FlavorChoices:
     def _of_group(self, group: PendingGroup) -> list[_Known]:
         if not self.is_any:
             return []
-        known = self._known.get(group.key)
+        key = (group.sample.queue, group.shape)
+        known = self._known.get(key)
         if known is None:
-            known = self._known[group.key] = self._found(group.sample)
+            known = self._known[key] = self._found(group.sample)
         return known
 
     def _found(self, fact: AllocationFact) -> list[_Known]:
