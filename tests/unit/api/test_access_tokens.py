@@ -112,12 +112,12 @@ async def test_a_right_for_what_is_gone_tells_of_no_other(teams: Teams) -> None:
 
 async def test_a_shared_queue_tells_places_and_no_names(teams: Teams) -> None:
     """A caller sees how much work is before its own work, and not whose work it is."""
-    words = f"team-red/{CANARY['red']} is before it and waits"
+    words = f"queue default has strict order, and team-red/{CANARY['red']} waits before it"
     await teams.world.explain(CANARY["blue"], "BehindQueueHead", words, namespace="team-blue")
     headers = await teams.token("ada", {"team-blue": "viewer"})
     told = (await teams.call("GET", f"/allocations/{teams.ids['blue']}/explain", headers)).json()
     assert (told["position"], told["ahead"], told["jobsAhead"]) == (2, 1, [])
-    assert told["message"] == "work of another workspace is before it and waits"
+    assert told["message"] == "queue default has strict order, and work of another workspace waits before it"
     assert CANARY["red"] not in (await teams.call("GET", f"/allocations/{teams.ids['blue']}", headers)).text
     queue = (await teams.call("GET", "/queues/default", headers)).json()
     assert (queue["pending"], [each["position"] for each in queue["waiting"]]) == (2, [2])
