@@ -78,7 +78,7 @@ def test_a_quota_refusal_waits_is_explained_and_goes_on_when_the_quota_is_raised
     assert told is not None
     assert (told["reason"], "exceeded quota: slipway-quota" in told["message"]) == ("QuotaExceeded", True)
     explained = stack.command("explain", id_).out
-    assert "QuotaExceeded: the launch is" in explained
+    assert "QuotaExceeded: the launch " in explained
     assert "exceeded quota: slipway-quota" in explained
     assert "what helps: have the ResourceQuota that the message names raised" in explained
     view = stack.view(id_)

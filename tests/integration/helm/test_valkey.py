@@ -179,7 +179,7 @@ async def test_a_server_of_another_authority_is_not_believed(tmp_path: Path) -> 
         url = other.url_of("api").replace(str(theirs / "tls"), str(mine))
         streams = connect(RedisSettings(url=url, name="api"), clock=SystemClock(), random=SeededRandom(1))
         try:
-            with pytest.raises(ControlPlaneError, match="away"):
+            with pytest.raises(ControlPlaneError, match="unavailable"):
                 await streams.dead.page()
         finally:
             await streams.aclose()

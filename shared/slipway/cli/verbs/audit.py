@@ -93,9 +93,7 @@ def _summary(found: "AuditReport") -> str:
         f"{found.versions} versions, watched for {found.watched_s:.0f} s."
     ]
     if judged < len(found.invariants):
-        lines.append(
-            '"-": not judged, because the evidence cannot be read from outside (-o json shows which evidence).'
-        )
+        lines.append('"-": not judged: evidence cannot be read from outside (-o json says which).')
     if not found.is_complete:
         lines.append("Some versions were missed: rules about two consecutive versions were not judged.")
     if found.problem:
