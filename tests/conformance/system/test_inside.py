@@ -82,7 +82,7 @@ def test_the_api_server_says_whose_a_token_is(system: System, gang: tuple[str, l
     refused: dict[str, tuple[int, Json]] = {
         "which is not a rank of": Door(system, other, token).ask("POST", "ready"),
         "not for 'slipway'": Door(system, id_, a_token(system, pods[0], "vault")).ask("POST", "ready"),
-        "bound to no pod|not of a pod": Door(system, id_, a_token(system, None)).ask("POST", "ready"),
+        "bound to no pod|and not to a pod": Door(system, id_, a_token(system, None)).ask("POST", "ready"),
         "does not accept the token": Door(system, id_, token[:-8] + "AAAAAAAA").ask("POST", "ready"),
         "missing bearer token": Door(system, id_).ask("POST", "ready"),
     }
