@@ -36,6 +36,8 @@ class Journal:
         self.lines: dict[str, list[tuple[float, str]]] = {}
         self.is_broken = False
         self.is_removed = False
+        self.reads_max = math.inf
+        """number of reads after which the node has removed the log"""
         self.silent = 0
         """number of next reads that get nothing: no line, no error and no end"""
         self.rotated_at = 0.0
@@ -64,7 +66,7 @@ class Journal:
         self.reads += 1
         if self.is_broken:
             raise UnavailableError("no logs today")
-        if self.is_removed:
+        if self.is_removed or self.reads > self.reads_max:
             raise NotFoundError("unable to retrieve container logs")
         await asyncio.sleep(self.opens_s)
         if self.opens_s and self._has_ended(pod):
@@ -976,6 +978,27 @@ def test_a_log_that_ends_within_a_line_is_read_again(cuts: list[int]) -> None:
         ended = await post.until(is_let_go, "the end")
         assert await texts(post, ended) == ["one", "again", "two: é and more"]
         assert await said(post, ended) == []
+
+    play(story)
+
+
+def test_the_last_line_of_a_pod_that_is_being_deleted_is_not_read_again() -> None:
+    """The node deletes the containers of a pod that is being deleted, so its first read that ends is believed."""
+
+    async def story(post: Post) -> None:
+        journal = with_journal(post)
+        journal.unended.add("two")
+        journal.reads_max = 1
+        running = await post.launch()
+        await post.until(is_running, "running")
+        [pod] = await post.pods()
+        for text in ("one", "two"):
+            journal.write(pod.metadata.uid, text)
+        await asyncio.sleep(1)
+        post.core.delete("pods", pod.metadata.namespace, pod.metadata.name, {"gracePeriodSeconds": 1})
+        await asyncio.sleep(30)
+        assert await texts(post, running) == ["one", "two"]
+        assert await said(post, running) == []
 
     play(story)
 

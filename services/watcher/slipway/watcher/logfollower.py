@@ -457,9 +457,11 @@ class LogFollower:
         is_end = False
         if error is None and has_ended(pod, self._container):
             # When an API server loses a node, its response ends as usual. So a short read has reached the end only if
-            # the next read ends there too.
+            # the next read ends there too. Of a pod that is being deleted there may be no next read, because its node
+            # deletes the containers: its unfinished line is then the last one.
             before, self._end_mark = self._end_mark, self._cutter.end_mark
-            is_end = not self._cutter.is_short or before == self._end_mark
+            is_leaving = pod.metadata.deletion_timestamp is not None and not self._cutter.is_behind
+            is_end = not self._cutter.is_short or before == self._end_mark or is_leaving
         if is_end:
             self._add(self._cutter.end())
             if self._cutter.is_elsewhere:

@@ -73,6 +73,11 @@ class LineCutter:
         return self.has_rest or self._is_again
 
     @property
+    def is_behind(self) -> bool:
+        """Whether this read has ended before a line that was read before."""
+        return self._is_again
+
+    @property
     def end_mark(self) -> LogEndMark:
         """Where this read has ended so far: the same for two reads that have ended at the same byte."""
         return self.position(0), self._open[:_STAMP_CHARS], self._rest_bytes
