@@ -134,7 +134,7 @@ async def _turn(stand: RealStand, side: Side, names: Iterator[str], *, is_last: 
     if "pair" in WORK and is_last:
         async with _working(stand, side, submit, names):
             side.held.append(await _pair(stand, submit, names))
-        said.append(f"two gangs of {PAIR_RANKS}: {side.held[-1]:.0f} pods hold GPUs in vain")
+        said.append(f"two gangs of {PAIR_RANKS}: {side.held[-1]:.0f} pods hold GPUs of a gang that cannot start")
     print(f"  {side.name}: {', '.join(said)} (load {os.getloadavg()[0]:.1f})", file=sys.stderr, flush=True)
 
 

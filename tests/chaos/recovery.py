@@ -79,7 +79,7 @@ class Recovery:
             await self._history.moved(POLL_S)
 
     async def until(self, left: Callable[[], list[str]], *, limit_s: float = REST_S) -> list[str]:
-        """Wait until nothing is left, at most for `limit_s`; return what is left then."""
+        """Wait for an empty list, at most for `limit_s`; return the last list."""
         deadline = self._pace.now() + limit_s
         while (found := left()) and self._pace.now() < deadline:
             await self._history.moved(POLL_S)

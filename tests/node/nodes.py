@@ -552,7 +552,7 @@ def groups(folder: Path) -> list[Path]:
 
 
 def leftovers(folder: Path) -> list[str]:
-    """What is left on the machine of the cluster with this folder: control groups, mounts, processes, files."""
+    """Return the leftovers of the cluster with this folder: control groups, mounts, processes, files."""
     found = [f"control group {group}" for group in groups(folder)]
     for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines():
         if str(folder) in line:

@@ -60,7 +60,7 @@ async def test_what_is_served_is_told_by_version(cluster: Cluster) -> None:
 
 
 async def test_groups_of_pods_are_told_as_they_are_served(cluster: Cluster) -> None:
-    """A local cluster serves groups of pods only after it was told to."""
+    """A local cluster serves groups of pods only after the option for them was set."""
     core = cluster.core
     assert not await cluster.kube.serves(POD_GROUPS)
     core.serve_pod_groups()

@@ -85,7 +85,7 @@ async def test_whoever_leaves_takes_the_data_along(streams: Streams, backend: Ba
 
 
 async def test_all_must_say_the_same_number(streams: Streams) -> None:
-    """A peer with another number is told the number of the others; a single peer may change its number."""
+    """`join` returns the number of the other peers to a peer with another number; a single peer may change its number."""
     await streams.gatherings.join(KEY, a_seat("a"), peers=2, owner="p")
     assert (await streams.gatherings.join(KEY, a_seat("a"), peers=3, owner="p")).peers == 3
     wrong = await streams.gatherings.join(KEY, a_seat("b"), peers=2, owner="p")

@@ -69,7 +69,7 @@ async def test_a_process_that_is_halted_before_its_restart_runs_once_when_it_is_
     """The process crashed and waits for its next start when it is halted: that start does not happen."""
     before = watched.watchers()
     watched.stack.kill(NAME)
-    await wait_until(lambda: watched.said, "the crash is told")
+    await wait_until(lambda: watched.said, "the crash is reported")
     await watched.stack.halt(NAME)
     assert (watched.watchers(), watched.processes()) == (0, [])
     await watched.stack.resume(NAME)

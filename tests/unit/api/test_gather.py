@@ -237,7 +237,7 @@ async def test_the_time_is_up(world: ApiWorld) -> None:
 
 
 async def test_numbers_must_agree(world: ApiWorld) -> None:
-    """A peer with another number is told the number of the others."""
+    """A peer with another number gets a refusal that names the number of the others."""
     _, path = await a_gang(world)
     waiting = asyncio.ensure_future(world.http.post(path, json=a_peer("a", 2)))
     await there(world, path, 1)

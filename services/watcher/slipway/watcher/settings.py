@@ -147,7 +147,7 @@ class Settings(LogArchiveSettings, kw_only=True, frozen=True):
         Meta(
             ge=0,
             description="maximum compressed bytes of all archived logs together, checked every ten minutes. Beyond "
-            "it, the logs of the allocations that ended first are deleted, and their readers are told so; the log of "
+            "it, the logs of the allocations that ended first are deleted, and their readers get a notice; the log of "
             "a running allocation is never deleted. 0: no limit",
         ),
     ] = 0

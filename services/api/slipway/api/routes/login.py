@@ -58,7 +58,7 @@ _LATE = (
     HEAD
     + """<p>You are logged out in this browser and at this server.</p>
 <p class="message" role="alert">Other servers of the api cannot be notified right now. They will be notified as soon as
-possible; until then, a copy of your cookie still works there. If somebody may have a copy, revoke the token.</p>
+possible; until then, a copy of your cookie still works there. If another person may have a copy, revoke the token.</p>
 </main></body></html>"""
 )
 _AT_ISSUER = (
