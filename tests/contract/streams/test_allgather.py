@@ -85,7 +85,7 @@ async def test_whoever_leaves_takes_the_data_along(streams: Streams, backend: Ba
 
 
 async def test_all_must_say_the_same_number(streams: Streams) -> None:
-    """`join` returns the number of the other peers to a peer with another number; a single peer may change its number."""
+    """A peer with another number gets the number of the others. A single peer may change its number."""
     await streams.gatherings.join(KEY, a_seat("a"), peers=2, owner="p")
     assert (await streams.gatherings.join(KEY, a_seat("a"), peers=3, owner="p")).peers == 3
     wrong = await streams.gatherings.join(KEY, a_seat("b"), peers=2, owner="p")
