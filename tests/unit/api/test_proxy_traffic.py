@@ -145,11 +145,14 @@ async def test_a_workload_that_has_closed_keeps_no_tunnel_open(
 async def test_a_silent_connection_to_a_workload_is_probed(world: ApiWorld) -> None:
     """A node that dies closes nothing: the kernel asks now and then whether the other side is still there."""
     probed = "02"  # the timer of a connection in /proc/net/tcp that waits for its next keepalive probe
+    established = "01"  # its state; an earlier connection to the same port may still be in TIME_WAIT
     async with a_tcp_workload(read_all) as port, served(world.app) as api:
         id_ = await a_workload_with_tcp(world, port)
         async with connect(f"ws://127.0.0.1:{api}/proxy/{id_}/{port}/", subprotocols=TUNNEL, proxy=None):
             rows = [line.split() for line in CONNECTIONS.read_text().splitlines()[1:]]  # noqa: ASYNC240 - no disk
-            timers = [row[5].partition(":")[0] for row in rows if row[2].endswith(f":{port:04X}")]
+            timers = [
+                row[5].partition(":")[0] for row in rows if row[3] == established and row[2].endswith(f":{port:04X}")
+            ]
     assert timers == [probed]
 
 
