@@ -103,14 +103,14 @@ class DecayedUsage(msgspec.Struct, frozen=True, kw_only=True):
         now_ms = max(milliseconds(now), self.at_ms)
         left = _left(now_ms - self.at_ms, self.half_life_ms)
         one_held = spread(_UNIT * (now_ms - self.at_ms), self.at_ms, now_ms, now_ms, self.half_life_ms)
-        return {
-            queue: {
-                user: (self.used.get(queue, {}).get(user, 0) * left >> _BITS)
-                + self.held.get(queue, {}).get(user, 0) * one_held // (_UNIT * GPU_UNITS)
-                for user in sorted(self.used.get(queue, {}).keys() | self.held.get(queue, {}).keys())
+        found: dict[str, dict[str, int]] = {}
+        for queue in sorted(self.used.keys() | self.held.keys()):
+            used, held = self.used.get(queue, {}), self.held.get(queue, {})
+            found[queue] = {
+                user: (used.get(user, 0) * left >> _BITS) + held.get(user, 0) * one_held // (_UNIT * GPU_UNITS)
+                for user in sorted(used.keys() | held.keys())
             }
-            for queue in sorted(self.used.keys() | self.held.keys())
-        }
+        return found
 
     def going_on(self, now: float, held: ByUser) -> "DecayedUsage":
         """Return the usage at `now`; `held` replaces the GPUs in use from then on."""

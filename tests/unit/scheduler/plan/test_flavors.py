@@ -11,6 +11,7 @@ from slipway.model.mig import GPU_UNITS
 from slipway.model.resources import CPU, GPU, Resources, flavor_in, gpus_of, scale_of
 from slipway.scheduler.plan.lint import Broken, lint
 from slipway.scheduler.plan.planner import queue_tree
+from slipway.scheduler.plan.queueing.flavor_choice import FlavorChoices
 from slipway.scheduler.plan.state.flavors import labelled, of_flavor
 from slipway.scheduler.plan.state.gang_size import smallest_demand
 from slipway.scheduler.plan.state.plan_types import Admit, Plan
@@ -158,6 +159,23 @@ def test_what_cannot_preempt_tries_the_next_flavor() -> None:
     queues = [a_queue(within_queue="LowerPriority", when_can_preempt="Preempt")]
     snapshot = of([running(work("high", 4, priority=9), {0: "h"}), work("w")], queues)
     assert places(planned(snapshot)) == {"w": ["a"]}
+
+
+def test_a_closed_flavor_stays_closed_until_use_of_it_is_given_back() -> None:
+    """Quota is not asked again for a flavor that it closed, until something that counts is taken away."""
+    snapshot = of([work("w")], [a_queue(nominal=own(1, 4), limit=own(1, 4))])
+    tree = queue_tree(snapshot)
+    choices = FlavorChoices(snapshot, tree)
+    group = snapshot.groups[0]
+    h100, a100 = choices.of(group.sample, group)
+    one = h100.demand.amounts
+    tree.take("default", one, preemptible=True)
+    assert choices.likely(group.sample, group).flavor == "a100"
+    assert choices.is_known_closed(group.sample, h100)
+    assert not choices.is_known_closed(group.sample, a100)
+    tree.take("default", {name: -amount for name, amount in one.items()}, preemptible=True)
+    assert not choices.is_known_closed(group.sample, h100)
+    assert choices.likely(group.sample, group).flavor == "h100"
 
 
 def test_a_flavor_is_reclaimed_and_no_other_flavor_pays_for_it() -> None:

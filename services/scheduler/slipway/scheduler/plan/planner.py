@@ -42,7 +42,7 @@ from slipway.scheduler.plan.preemption.nominations import Nominations
 from slipway.scheduler.plan.preemption.preemptor import make_room
 from slipway.scheduler.plan.queueing.branches import set_aside, with_run_limits
 from slipway.scheduler.plan.queueing.fair_share import Contest
-from slipway.scheduler.plan.queueing.flavor_choice import PREEMPT, TRY_NEXT, FlavorChoice, FlavorChoices
+from slipway.scheduler.plan.queueing.flavor_choice import PREEMPT, TRY_NEXT, FlavorChoices
 from slipway.scheduler.plan.queueing.queue_cursor import QueueCursor, Walk, line_up
 from slipway.scheduler.plan.queueing.queue_tree import ROOT, QueueTree
 from slipway.scheduler.plan.reservation import Reservations
@@ -319,7 +319,7 @@ class _Tick:
             key = head_key(line.queue, head, self.snapshot.job_of(head))
             demand = group.demand
             if self.flavors.is_any:
-                demand = self.flavors.likely(head, group).group.demand
+                demand = self.flavors.likely(head, group).demand
             if group.is_leaving:
                 demand = demand - Resources(self.taken_down[head.uid].used)
             self.contest.enter(line.queue.name, demand.amounts, key)
@@ -338,7 +338,7 @@ class _Tick:
                 line.block(why, is_head=not (why.is_never or why.gate in _NO_HEAD))
             return
         if self.flavors.is_any:
-            why = self._start_in_a_flavor(line.queue, self.flavors.of(fact, group), group)
+            why = self._start_in_a_flavor(line.queue, fact, group)
         else:
             bound = self._bound(fact, group)
             why = self._try(*bound)
@@ -391,24 +391,32 @@ class _Tick:
         self.contest.renew(self.snapshot.holdings[uid].allocation.queue for uid in made.victims)
         return True
 
-    def _start_in_a_flavor(
-        self, queue: QueueFact, choices: list[FlavorChoice], group: PendingGroup
-    ) -> Explanation | None:
+    def _start_in_a_flavor(self, queue: QueueFact, fact: AllocationFact, group: PendingGroup) -> Explanation | None:
         """Admit it in the first flavor that the queue's policy permits; otherwise return why no flavor works."""
+        choices = self.flavors.of(fact, group)
         whys: dict[int, Explanation] = {}
-        is_patient = queue.when_can_borrow == TRY_NEXT
+        is_patient, is_keen = queue.when_can_borrow == TRY_NEXT, queue.when_can_preempt == PREEMPT
         later = [number for number, each in enumerate(choices) if is_patient and self.flavors.would_borrow(each)]
         tried: set[int] = set()
-        for number in (*(each for each in range(len(choices)) if each not in later), *later):
+        order = (*(each for each in range(len(choices)) if each not in later), *later)
+        for number in order:
+            if not is_keen and self.flavors.is_known_closed(fact, choices[number]):
+                continue
             bound = self._bound(choices[number].fact, choices[number].group)
             why = self._try(*bound)
             if why is None:
                 return None
             whys[number] = why
-            if queue.when_can_preempt == PREEMPT and number not in later:
+            if is_keen and number not in later:
                 tried.add(number)
                 if self._take_room(*bound, why):
                     return None
+        for number in order:
+            if number not in whys:
+                why = self._try(*self._bound(choices[number].fact, choices[number].group))
+                if why is None:
+                    return None
+                whys[number] = why
         for number, choice in enumerate(choices):
             if number not in tried and self._take_room(*self._bound(choice.fact, choice.group), whys[number]):
                 return None
@@ -459,7 +467,7 @@ class _Tick:
         if fact.uid in self.reserved:
             return
         self.reserved.add(fact.uid)
-        demand = self.flavors.likely(fact, group).group.demand if self.flavors.is_any else group.demand
+        demand = self.flavors.likely(fact, group).demand if self.flavors.is_any else group.demand
         if line.queue.reclaim != "Any" and why.gate is not Gate.BEHIND_RESERVATION:
             self.state.tree.keep(line.queue.name, demand.amounts)
 

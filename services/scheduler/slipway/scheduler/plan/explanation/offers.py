@@ -19,6 +19,7 @@ from slipway.scheduler.plan.placement.topology import REQUIRED, common_key
 from slipway.scheduler.plan.queueing.admission_checks import closed_gate
 from slipway.scheduler.plan.queueing.queue_cursor import STRICT, QueueCursor, Walk
 from slipway.scheduler.plan.reservation import Reservations
+from slipway.scheduler.plan.state.members import Member
 from slipway.scheduler.plan.state.pending import PendingGroup
 from slipway.scheduler.plan.state.plan_cache import Memo
 from slipway.scheduler.plan.state.plan_types import Explanation, Remedy
@@ -48,6 +49,7 @@ class RemedyOffers:
         self._windows = standing.windows
         self._reservations = reservations
         self._kinds_of: dict[str, list[tuple[_RivalKey, AllocationFact]]] = {}
+        self._begins: dict[int, Sequence[Member]] = {}
         self._snapshot = snapshot
         self._standing = standing
         self._lines = lines
@@ -158,7 +160,7 @@ class RemedyOffers:
                     found.setdefault(kind, other)
                 continue
             for walk in line.walks:
-                for key, other in walk.first(2):
+                for key, other in self._begin(walk):
                     if other.uid != fact.uid and line.line_key(key, other.user) < mine:
                         for kind, each in self._changeable(line, walk, other):
                             found.setdefault(kind, each)
@@ -170,10 +172,17 @@ class RemedyOffers:
         if known is None:
             found: dict[_RivalKey, AllocationFact] = {}
             for walk in line.walks:
-                for _, other in walk.first(2):
+                for _, other in self._begin(walk):
                     for kind, each in self._changeable(line, walk, other):
                         found.setdefault(kind, each)
             known = self._kinds_of[name] = list(found.items())
+        return known
+
+    def _begin(self, walk: Walk) -> Sequence[Member]:
+        """Return the first two members of a walk that wait; looked up once a tick."""
+        known = self._begins.get(id(walk))
+        if known is None:
+            known = self._begins[id(walk)] = walk.first(2)
         return known
 
     def _changeable(

@@ -18,15 +18,6 @@ from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 BORROW, PREEMPT, TRY_NEXT = "Borrow", "Preempt", "TryNextFlavor"
 
 
-class FlavorChoice(msgspec.Struct, frozen=True):
-    """Work in one of the flavors that it accepts; `flavor` is None when the work may use every node."""
-
-    flavor: str | None
-    fact: AllocationFact
-    group: PendingGroup
-    """with the demand of one of its members in this flavor"""
-
-
 class _Known(msgspec.Struct, frozen=True):
     """One flavor that a group accepts."""
 
@@ -34,14 +25,37 @@ class _Known(msgspec.Struct, frozen=True):
     roles: tuple[RoleFact, ...]
     demand: Resources
 
-    def choice(self, fact: AllocationFact, group: PendingGroup) -> FlavorChoice:
-        """Return the choice for a member of the group."""
-        shape = group.shape + self.flavor.encode()
-        return FlavorChoice(
-            self.flavor,
-            msgspec.structs.replace(fact, roles=self.roles),
-            msgspec.structs.replace(group, shape=shape, demand=self.demand),
-        )
+
+class FlavorChoice:
+    """Work in one of the flavors that it accepts; what a flavor changes is computed when it is read."""
+
+    def __init__(self, fact: AllocationFact, group: PendingGroup, known: _Known | None = None) -> None:
+        self._fact = fact
+        self._group = group
+        self._known = known
+
+    @property
+    def flavor(self) -> str | None:
+        """The flavor; None when the work may use every node."""
+        return None if self._known is None else self._known.flavor
+
+    @property
+    def demand(self) -> Resources:
+        """The demand of the work in this flavor."""
+        return self._group.demand if self._known is None else self._known.demand
+
+    @property
+    def fact(self) -> AllocationFact:
+        """The work, confined to the nodes of the flavor."""
+        return self._fact if self._known is None else msgspec.structs.replace(self._fact, roles=self._known.roles)
+
+    @property
+    def group(self) -> PendingGroup:
+        """Its group, with the demand of one of its members in this flavor."""
+        if self._known is None:
+            return self._group
+        shape = self._group.shape + self._known.flavor.encode()
+        return msgspec.structs.replace(self._group, shape=shape, demand=self._known.demand)
 
 
 class FlavorChoices:
@@ -56,23 +70,39 @@ class FlavorChoices:
         """{(queue, shape of a group): the flavors that it accepts}"""
         self._told: dict[bytes, str] = {}
         """{group: the flavor that its explanation is about}"""
+        self._closed: dict[tuple[str, bool, int], tuple[int, Resources]] = {}
+        """{(queue, preemptible, id of a demand): (`given_back` of the tree when it did not fit, the demand)}"""
 
     def of(self, fact: AllocationFact, group: PendingGroup) -> list[FlavorChoice]:
         """Return the choices to try for a member of `group`, in order; never empty."""
         known = self._of_group(group)
-        return [each.choice(fact, group) for each in known] or [FlavorChoice(None, fact, group)]
+        return [FlavorChoice(fact, group, each) for each in known] or [FlavorChoice(fact, group)]
 
     def likely(self, fact: AllocationFact, group: PendingGroup) -> FlavorChoice:
         """Return the first choice that quota permits; the first of all when quota permits none."""
-        known = self._of_group(group)
-        for each in known if len(known) > 1 else ():
-            if self._tree.shortfall(fact.queue, each.demand.amounts, preemptible=fact.preemptible) is None:
-                return each.choice(fact, group)
-        return known[0].choice(fact, group) if known else FlavorChoice(None, fact, group)
+        choices = self.of(fact, group)
+        if len(choices) > 1:
+            return next((each for each in choices if not self.is_closed(fact, each)), choices[0])
+        return choices[0]
+
+    def is_closed(self, fact: AllocationFact, choice: FlavorChoice) -> bool:
+        """Whether quota does not permit `fact` in the flavor of `choice` now."""
+        if self.is_known_closed(fact, choice):
+            return True
+        demand = choice.demand
+        if self._tree.shortfall(fact.queue, demand.amounts, preemptible=fact.preemptible) is None:
+            return False
+        self._closed[fact.queue, fact.preemptible, id(demand)] = (self._tree.given_back, demand)
+        return True
+
+    def is_known_closed(self, fact: AllocationFact, choice: FlavorChoice) -> bool:
+        """Whether `is_closed` has returned True and still would: only use that is given back opens a flavor again."""
+        known = self._closed.get((fact.queue, fact.preemptible, id(choice.demand)))
+        return known is not None and known[0] == self._tree.given_back
 
     def would_borrow(self, choice: FlavorChoice) -> bool:
         """Whether its queue would then use more GPUs than it deserves, of all GPUs or of that flavor."""
-        return self._tree.would_borrow(choice.fact.queue, choice.group.demand.amounts)
+        return self._tree.would_borrow(choice.fact.queue, choice.demand.amounts)
 
     def tell(self, group: PendingGroup, flavor: str | None) -> None:
         """Record that the explanation of `group` is about `flavor`."""

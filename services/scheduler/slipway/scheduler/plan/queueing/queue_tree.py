@@ -102,6 +102,8 @@ class QueueTree:
         self._demands: dict[int, tuple[Mapping[str, int], Mapping[str, int]]] = {}
         self._above: dict[str, set[str]] = {}
         """{resource that a caller asked about: the queues above their due in it}"""
+        self.given_back = 0
+        """how often use was removed; until it changes, a demand that did not fit does not fit"""
         self._meetings: dict[tuple[str, str], tuple[tuple[str, ...], tuple[str, ...]]] = {}
         self.exhausted: Mapping[str, Exhausted] = {}
         """{queue: the budget that closes it to work with GPUs}"""
@@ -153,7 +155,9 @@ class QueueTree:
 
     def take(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> None:
         """Record use in `name` (negative amounts remove it); use of a deleted queue is added to the root."""
-        self._take(name, self._counted(demand), preemptible=preemptible)
+        counts = self._counted(demand)
+        self.given_back += any(amount < 0 for amount in counts.values())
+        self._take(name, counts, preemptible=preemptible)
 
     def _take(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> None:
         branch = self._branches.get(name, self._root)
@@ -171,6 +175,7 @@ class QueueTree:
 
     def strand(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> None:
         """Record the part of the use of `name` on nodes that accept no work (negative amounts remove it)."""
+        self.given_back += 1
         self._strand(name, self._counted(demand), preemptible=preemptible)
 
     def _strand(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> None:
