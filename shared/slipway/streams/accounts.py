@@ -114,7 +114,7 @@ API: Final = Account(
         _on(keys.LOG_STATE, "hgetall"),
         _on(keys.TRACE, "xrevrange"),
         _on(keys.DECISIONS, "xrange"),
-        _on(keys.EVENTS, "xrange", "xrevrange", "xread"),
+        _on(keys.EVENTS, "xrange", "xrevrange", "xread", "xinfo|stream"),
         _on(keys.EVENTS, "xinfo|consumers", "xgroup|create", "xreadgroup", "xautoclaim", "xack"),
         _on(keys.WEBHOOK, "xadd", "xlen", "xgroup|create", "xreadgroup", "xautoclaim", "xack", "xdel", "del"),
         _on(keys.WEBHOOK, *_CLAIMS_KEPT),

@@ -134,6 +134,12 @@ class MemoryFirehose:
             if found or not await self._server.until_change(deadline_s, keys.EVENT_KEYS):
                 return pages.firehose(found, positions, self._tally)
 
+    async def has_lost(self, after: str) -> bool:
+        await self._server.enter("firehose.has_lost")
+        positions = pages.firehose_positions(after)
+        oldest = [self._server.oldest_left(key) for key in keys.EVENT_KEYS]
+        return any(left > position for left, position in zip(oldest, positions, strict=True))
+
 
 class MemoryHints:
     """The `WorkHints` in memory."""

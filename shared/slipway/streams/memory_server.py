@@ -49,10 +49,11 @@ class MemoryGroup:
 
 @dataclass
 class MemoryStream:
-    """One stream. `last` never falls while the key exists."""
+    """One stream. `last` and `added`, the number of entries it ever got, never fall while the key exists."""
 
     entries: dict[Id, Fields] = field(default_factory=dict[Id, Fields])
     last: Id = ZERO
+    added: int = 0
     groups: dict[str, MemoryGroup] = field(default_factory=dict[str, MemoryGroup])
 
 
@@ -211,6 +212,7 @@ class MemoryServer:
             raise PermanentError("redis answered: the ID is equal or smaller than the target stream top item")
         stream.entries[entry_id] = dict(fields)
         stream.last = entry_id
+        stream.added += 1
         if length_max:
             for _ in range(len(stream.entries) - length_max):
                 del stream.entries[next(iter(stream.entries))]
@@ -236,6 +238,13 @@ class MemoryServer:
         if stream is None:
             return []
         return [*itertools.islice(reversed(stream.entries.items()), limit)][::-1]
+
+    def oldest_left(self, key: str) -> Id:
+        """Return the id of the oldest entry when older entries were removed (XINFO STREAM), else zero."""
+        stream = self.stream(key)
+        if stream is None or stream.added <= len(stream.entries):
+            return ZERO
+        return next(iter(stream.entries), stream.last)
 
     def end(self, key: str) -> Id:
         """Return the id of the newest entry; zero when there is none."""

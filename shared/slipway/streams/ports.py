@@ -124,6 +124,13 @@ class Firehose(Protocol):
         """Return up to `limit` events per shard after the cursor. Waits up to `block_s` seconds for the first."""
         ...
 
+    async def has_lost(self, after: str) -> bool:
+        """Whether events after the cursor may have been removed because a shard was full.
+
+        False is certain. True can mean that only the event at the cursor itself was removed.
+        """
+        ...
+
 
 class WorkHint(msgspec.Struct, frozen=True, kw_only=True):
     """A request to process an allocation. It has only the key, so it cannot be stale: the handler reads the object

@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Final
 
+from slipway.errors import PermanentError
 from slipway.model.events import AllocationEvent
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Event
@@ -160,6 +161,12 @@ class RedisFirehose:
         if not found and block_s > 0:
             found = await self._wait(positions, limit, block_s)
         return pages.firehose(found, positions, self._tally)
+
+    async def has_lost(self, after: str) -> bool:
+        positions = pages.firehose_positions(after)
+        replies = await self._client.pipeline([Command(key, ("XINFO", "STREAM", key)) for key in keys.EVENT_KEYS])
+        oldest = [pages.ZERO if isinstance(reply, PermanentError) else rows.oldest_left(reply) for reply in replies]
+        return any(left > position for left, position in zip(oldest, positions, strict=True))
 
     async def _read_now(self, positions: Sequence[pages.Id], limit: int) -> list[_Found]:
         commands = [

@@ -1,7 +1,7 @@
 """Conversion of raw replies of the stream commands (RESP 2) to entries, and of field maps to arguments.
 
-This module owns the shape of XRANGE, XREAD, XREADGROUP and XAUTOCLAIM replies. It does not know the meaning of the
-fields.
+This module owns the shape of XRANGE, XREAD, XREADGROUP, XAUTOCLAIM and XINFO STREAM replies. It does not know the
+meaning of the fields.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from slipway.errors import ControlPlaneError
 from slipway.streams.client import Argument
 from slipway.streams.codec import cursor_parts
-from slipway.streams.pages import Id
+from slipway.streams.pages import ZERO, Id
 from slipway.streams.routes import Reply
 
 Entry = tuple[Id, dict[str, bytes]]
@@ -39,6 +39,18 @@ def by_stream(reply: Reply) -> list[tuple[str, list[Entry]]]:
 def flat(values: Mapping[str, bytes]) -> list[Argument]:
     """Return the arguments of XADD or HSET for a field map."""
     return [part for item in values.items() for part in item]
+
+
+def oldest_left(reply: Reply | ControlPlaneError) -> Id:
+    """Return the id of the oldest entry of an XINFO STREAM reply when older entries were removed, else zero.
+
+    Raises the error that was received instead of a reply.
+    """
+    [info] = checked([reply])
+    state = dict(zip(info[::2], info[1::2], strict=True))
+    if state[b"entries-added"] <= state[b"length"]:
+        return ZERO
+    return entry_id(state[b"first-entry"][0] if state[b"first-entry"] else state[b"last-generated-id"])
 
 
 def checked(replies: Iterable[Reply | ControlPlaneError]) -> list[Reply]:

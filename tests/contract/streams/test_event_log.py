@@ -287,6 +287,20 @@ async def test_the_firehose_is_sharded_and_resumable(streams: Streams) -> None:
     assert await streams.firehose.read(after=await streams.firehose.tail()) == []
 
 
+async def test_the_firehose_knows_when_events_after_a_cursor_were_removed(backend: Backend) -> None:
+    """A cursor from before the oldest event that is left is behind a gap; one of an event that is left is not."""
+    streams = backend.connect()
+    start = await streams.firehose.tail()
+    assert not await streams.firehose.has_lost(start)
+    await append(streams, 1, 2, 3)
+    first, second, _ = [each.cursor for each in await streams.firehose.read()]
+    assert not any([await streams.firehose.has_lost(cursor) for cursor in (start, first, second)])
+    key = keys.events(keys.shard_of(an_id()))
+    position = first.split(",")[keys.shard_of(an_id())]
+    await backend.remove_raw(key, position)
+    assert [await streams.firehose.has_lost(cursor) for cursor in (start, first, second)] == [True, True, False]
+
+
 async def test_the_firehose_waits_for_the_first_event(backend: Backend) -> None:
     """A blocked reader gets the next event as soon as it is written."""
     writer, reader = backend.connect(), backend.connect()

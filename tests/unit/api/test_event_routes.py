@@ -14,8 +14,10 @@ from slipway.api.lookup import Lookup
 from slipway.errors import DeniedError
 from slipway.kube.resources import ALLOCATIONS, Resource
 from slipway.model.events import AllocationEvent
+from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Event
 from slipway.runtime.clock import SeededRandom
+from slipway.streams import keys
 from tests.support.api_world import ApiWorld
 from tests.support.clock import wait_until
 from tests.support.http_stub import serve_app
@@ -30,6 +32,7 @@ class Reader:
 
     def __init__(self, client: httpx2.AsyncClient, path: str, last_id: str = "") -> None:
         self.ids: list[str] = []
+        self.names: list[str] = []
         self.events: list[dict[str, Any]] = []
         self.status = 0
         self._client, self._path = client, path
@@ -46,6 +49,8 @@ class Reader:
             async for line in response.aiter_lines():
                 if line.startswith("id: "):
                     self.ids.append(line.removeprefix("id: "))
+                elif line.startswith("event: "):
+                    self.names.append(line.removeprefix("event: "))
                 elif line.startswith("data: "):
                     self.events.append(msgspec.json.decode(line.removeprefix("data: ")))
 
@@ -267,6 +272,25 @@ async def test_a_reader_of_the_firehose_can_come_back_before_the_first_event(wor
         await wait_until(lambda: bool(resumed.events), "the event")
         await resumed.aclose()
     assert (reader.events, [event["subject"] for event in resumed.events]) == ([], [answer["id"]])
+
+
+async def test_a_reader_of_the_firehose_that_comes_back_too_late_is_told_of_the_gap(world: ApiWorld) -> None:
+    """Events after its last id were removed: it first gets an entry named `gap`, then what is left."""
+    async with listening(world) as client:
+        reader = Reader(client, "/api/v1/events")
+        await wait_until(lambda: bool(reader.ids), "its position")
+        await reader.aclose()
+        answer = await world.launch()
+        await world.publish(await world.run(answer["name"]))
+        key = keys.events(keys.shard_of(AllocationId(answer["id"])))
+        [oldest, *left] = world.server.after(key, (0, 0), 100)
+        assert world.server.remove(key, oldest[0])
+        resumed = Reader(client, "/api/v1/events", reader.ids[-1])
+        await wait_until(lambda: len(resumed.events) == 1 + len(left), "the gap and the events that are left")
+        await resumed.aclose()
+    gap, *events = resumed.events
+    assert "read the allocations again" in gap["message"]
+    assert [resumed.names, [event["subject"] for event in events]] == [["gap"], [answer["id"]] * len(left)]
 
 
 async def test_the_firehose_needs_redis(world: ApiWorld) -> None:

@@ -21,6 +21,9 @@ class CountingFirehose:
     async def tail(self) -> str:
         return "tail"
 
+    async def has_lost(self, after: str) -> bool:
+        return False
+
     async def read(self, *, after: str | None = None, limit: int = 100, block_s: float = 0.0) -> list[FirehoseEvent]:
         self.begun.append(after)
         if block_s <= 0:

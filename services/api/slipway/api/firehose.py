@@ -21,6 +21,12 @@ from slipway.streams.ports import Firehose, FirehoseEvent
 BLOCK_S = 5.0
 PAGE = 200
 SEEN_MAX = 10_000
+GAP = msgspec.json.encode(
+    {
+        "message": "events after your last event id were removed, because more events followed than are kept: "
+        "read the allocations again; the stream continues with the oldest event that is left"
+    }
+)
 Look = Callable[[], Awaitable[tuple[VisibleWorkspaces, Blinds | None]]]
 
 
@@ -56,6 +62,10 @@ class SharedFirehose:
     async def tail(self) -> str:
         """Return the cursor after the newest entries."""
         return await self._firehose.tail()
+
+    async def has_lost(self, after: str) -> bool:
+        """Whether events after the cursor may have been removed because a shard was full."""
+        return await self._firehose.has_lost(after)
 
     async def read(self, *, after: str | None = None, limit: int = 100, block_s: float = 0.0) -> list[FirehoseEvent]:
         """Return up to `limit` events per shard after the cursor; wait up to `block_s` seconds for the first."""
@@ -102,12 +112,20 @@ class _SharedRead:
 
 
 async def follow_all(firehose: Firehose, wanted: FirehoseFilter, cursor: str, outlet: Outlet, look: Look) -> None:
-    """Write the cursor, then all events after it, for ever; `look` returns for each page what the client may see."""
+    """Write the cursor, then all events after it, for ever; `look` returns for each page what the client may see.
+
+    Where events after the cursor may be gone, an entry named `gap` comes first: when the client returns late, and when
+    it reads more slowly than events come.
+    """
     await outlet.stands_at(cursor)
+    is_behind = True
     seen: set[str] = set()
     order = deque[str]()
     while True:
+        if is_behind and await firehose.has_lost(cursor):
+            await outlet.event(GAP, name="gap")
         page = await firehose.read(after=cursor, limit=PAGE, block_s=BLOCK_S)
+        is_behind = len(page) >= PAGE
         sight, blinds = await look() if page else (VisibleWorkspaces(), None)
         for found in page:
             cursor = found.cursor
