@@ -126,24 +126,32 @@ SHOWN_MAX = 3
 def failures_of(view: Json) -> list[str]:
     """Return one text per failed rank, with its exit code.
 
-    Ranks with the same reason as the allocation are the cause; other failed ranks were stopped for it and are only
-    counted. After a kill or a limit, a rank that ended with the signal of the stop is left out.
+    Ranks with the same reason as the allocation are the cause. Others are only counted: those that ended with the
+    signal of a stop were stopped for it, the others failed as well. After a kill or a limit, a rank that ended with
+    the signal of the stop is left out.
     """
     is_ended_for_it = view.get("result") not in (None, "", "Failed")
     causes: list[str] = []
     others: list[str] = []
+    stopped = 0
     for number, rank in enumerate(ranks_of(view)):
         code = rank.get("exitCode")
         if rank.get("phase") == "Failed" or code:
             is_cause = bool(rank.get("reason")) and rank.get("reason") == view.get("reason")
-            if is_ended_for_it and code in _STOPPED and rank.get("reason") != "OutOfMemory":
+            is_stopped = code in _STOPPED and rank.get("reason") != "OutOfMemory"
+            if is_ended_for_it and is_stopped:
                 continue
+            stopped += is_stopped and not is_cause
             (causes if is_cause else others).append(f"rank {number} {_how(rank)}")
     causes = _with_words(causes, str(view.get("message") or ""))
     if not causes or not others:
         return causes or others
-    stopped = "1 other rank was" if len(others) == 1 else f"{len(others)} other ranks were"
-    return [*causes[:SHOWN_MAX], f"{stopped} stopped because of it"]
+    rest: list[str] = []
+    if failed := len(others) - stopped:
+        rest.append("1 other rank failed as well" if failed == 1 else f"{failed} other ranks failed as well")
+    if stopped:
+        rest.append(f"{'1 other rank was' if stopped == 1 else f'{stopped} other ranks were'} stopped because of it")
+    return [*causes[:SHOWN_MAX], *rest]
 
 
 def exit_code_of(view: Json) -> int:

@@ -364,8 +364,8 @@ def test_a_likely_start_is_told_or_why_it_is_unknown(start: dict[str, Any], line
 
 
 def test_the_rank_that_failed_is_named_before_those_that_were_stopped_for_it() -> None:
-    """The rank that failed is named before those that were stopped for it, whatever its number; without a causing rank
-    all are named."""
+    """The rank that failed is named before those that were stopped for it, whatever its number; one that failed by
+    itself is not called stopped; without a causing rank all are named."""
     stopped = {"phase": "Failed", "exitCode": 143, "reason": "BelowMinimum"}
     failed = {"phase": "Failed", "exitCode": 1, "reason": "RankFailed"}
     view = {"id": "run-a-12345678", "phase": "Terminated", "result": "Failed", "reason": "RankFailed"}
@@ -375,6 +375,11 @@ def test_the_rank_that_failed_is_named_before_those_that_were_stopped_for_it() -
     )
     pair = view | {"status": {"ranks": [stopped, failed]}}
     assert labels.note_of(pair) == "rank 1 exited with 1; 1 other rank was stopped because of it"
+    own = {"phase": "Failed", "exitCode": 2, "reason": "BelowMinimum"}
+    both = view | {"status": {"ranks": [failed, own, stopped, stopped]}}
+    assert labels.note_of(both) == (
+        "rank 0 exited with 1; 1 other rank failed as well; 2 other ranks were stopped because of it"
+    )
     lost = view | {"reason": "NodeLost", "status": {"ranks": [stopped, stopped]}}
     assert labels.failures_of(lost) == ["rank 0 exited with 143 (SIGTERM)", "rank 1 exited with 143 (SIGTERM)"]
 
