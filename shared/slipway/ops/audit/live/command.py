@@ -16,7 +16,7 @@ from typing import Any, cast
 import msgspec
 
 from slipway.crd.transitions import id_of
-from slipway.errors import InvariantError, PermanentError, TransientError
+from slipway.errors import PermanentError, TransientError
 from slipway.kube import client
 from slipway.kube.ports import Gets, KubeApi
 from slipway.kube.resources import CRDS
@@ -137,7 +137,7 @@ class Auditor:
         return report(evidence, watched_s=watched_s, problem=self._problem, confirmed=confirmed)
 
     async def _evidence(self, collector: HistoryCollector, rules: tuple[str, ...] | None) -> AuditEvidence:
-        found = await self._flows(collector) if self._streams is not None else None
+        found = await self._flows(collector, self._streams) if self._streams is not None else None
         await self._clock.sleep(CATCH_UP_S)
         evidence = collector.evidence(
             streams=found.streams if found is not None else None,
@@ -147,14 +147,12 @@ class Auditor:
         evidence.crd_rules = rules
         return evidence
 
-    async def _flows(self, collector: HistoryCollector) -> Flows | None:
-        if self._streams is None:
-            raise InvariantError("there are no streams")
+    async def _flows(self, collector: HistoryCollector, streams: Streams) -> Flows | None:
         ends = [history[-1] for history in collector.evidence().allocations.values()]
         ids = [id_of(end.allocation) for end in ends if not end.version.is_deletion]
         try:
             self._problem = ""
-            return await flows.read(self._streams, ids)
+            return await flows.read(streams, ids)
         except TransientError as error:
             self._problem = f"the streams cannot be read: {error}"
             return None
