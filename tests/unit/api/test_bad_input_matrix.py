@@ -11,6 +11,7 @@ import random
 import re
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import msgspec
@@ -240,11 +241,22 @@ async def test_headers(world: ApiWorld, row: Endpoint) -> None:
 
 
 async def test_continue_tokens(world: ApiWorld) -> None:
-    """A bad token is refused."""
-    for token in ("x", "eyJ2IjoxfQ", "☃", "a" * 3000, "\x00"):
-        response = await world.http.get("/api/v1/allocations", params={"continue": token, "limit": "1"})
-        judge(response, token)
-        assert response.status_code in (400, 410, 422), response.text
+    """A token that no page has had, a damaged one and one of another list are refused, with words about the token."""
+    lists = {
+        "/api/v1/allocations?limit=1": (422, "invalid continue token"),
+        "/api/v1/allocations?limit=1&sort=name": (400, "parameter continue"),
+        "/api/v1/queues/default/waiting?limit=1": (400, "parameter continue"),
+    }
+    for name in ("a", "b"):
+        await world.launch(name=name)
+    tokens = [(await world.http.get(path)).json()["metadata"]["continue"] for path in lists]
+    for own, (path, (status, words)) in zip(tokens, lists.items(), strict=True):
+        others = [token for token in tokens if token != own]
+        for token in ("x", "eyJ2IjoxfQ", "☃", "a" * 3000, "\x00", own[1:], own[:-3], *others):
+            response = await world.http.get(f"{path}&continue={quote(token)}")
+            judge(response, token)
+            assert (response.status_code, words in response.json()["detail"]) == (status, True), response.text
+        assert (await world.http.get(f"{path}&continue={quote(own)}")).status_code == 200
 
 
 async def test_random_bodies(world: ApiWorld) -> None:

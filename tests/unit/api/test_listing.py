@@ -82,10 +82,18 @@ async def test_a_version_that_has_expired_is_nobodys_conflict(
     assert ("retry-after" in answer.headers) is (status == 503)
 
 
-@pytest.mark.parametrize("query", ["?labelSelector=%3D%3D%3D", "?continue=nonsense"])
-async def test_bad_selectors_and_tokens(crowd: ApiWorld, query: str) -> None:
-    """The refusal of the Kubernetes API server is passed on; it does not become a 500."""
-    assert 400 <= (await crowd.get(f"/allocations{query}")).status_code < 500
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("?labelSelector=%3D%3D%3D", "unable to parse requirement: found '==='"),
+        ("?continue=nonsense", "invalid continue token: continue key is not valid"),
+    ],
+)
+async def test_bad_selectors_and_tokens(crowd: ApiWorld, query: str, words: str) -> None:
+    """The refusal of the Kubernetes API server is passed on, with its words; it does not become a 500."""
+    answer = await crowd.get(f"/allocations{query}")
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
+    assert answer.json()["detail"].startswith(words)
 
 
 async def test_search_finds_by_a_part_of_the_id(crowd: ApiWorld) -> None:
@@ -190,23 +198,25 @@ async def test_what_is_empty_comes_last(crowd: ApiWorld) -> None:
 
 
 @pytest.mark.parametrize(
-    "query",
+    ("query", "words"),
     [
-        "sort=colour",
-        "sort=--name",
-        "sort=name,user,queue,kind,phase",
-        "sort=name&continue=order.e30",
-        "sort=name&continue=x",
-        "sort=name&continue=order.WyItbmFtZSIsWyJhIl0sInUiXQ",
-        "result=Fine",
-        "endedAfter=yesterday",
+        ("sort=colour", "sort: must be one of createdAt, "),
+        ("sort=--name", "sort: must be one of createdAt, "),
+        ("sort=name,user,queue,kind,phase", "sort: at most 4 fields"),
+        ("sort=name&continue=order.e30", "begin again without it"),
+        ("sort=name&continue=x", "begin again without it"),
+        ("sort=name&continue=order.WyItbmFtZSIsWyJhIl0sInUiXQ", "begin again without it"),
+        ("result=Fine", "result: must be one of Succeeded, "),
+        ("endedAfter=yesterday", "endedAfter: must be a time such as 2026-01-02T03:04:05Z"),
     ],
 )
-async def test_bad_orders_times_and_tokens_are_named(world: ApiWorld, query: str) -> None:
+async def test_bad_orders_times_and_tokens_are_named(world: ApiWorld, query: str, words: str) -> None:
     """Each gets 400, with what may be written; a token of another order is refused too."""
     answer = await world.get(f"/allocations?{query}")
     assert answer.status_code == 400, answer.text
-    assert answer.json()["errors"]
+    (error,) = answer.json()["errors"]
+    assert error["detail"].startswith(f"?{query.rpartition('&')[2].partition('=')[0]}="), error
+    assert words in answer.json()["detail"]
 
 
 @given(
