@@ -159,19 +159,32 @@ async def test_why_a_token_is_refused(world: ApiWorld, door: httpx2.AsyncClient)
 
 
 async def test_it_expires(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A token expires also while the API server's review of it is still cached."""
-    _, id_ = await a_gang(world)
-    path, headers = f"/allocations/{id_}/signals/preemption", bearer(token_of(world, id_, life_s=600))
-    assert (await world.get(path, **headers)).status_code == 200
-    at = world.clock.now() + 601
+    """A token expires also while the API server's review of it is still cached; the answer says when it expired, and
+    where a new one is."""
+    start = float(int(world.clock.now()))
+    at = start
+    reviews: list[str] = []
 
-    def later(_clock: SystemClock) -> float:
+    def now(_clock: SystemClock) -> float:
         return at
 
-    monkeypatch.setattr(SystemClock, "now", later)
+    async def count(_verb: Verb, plural: str) -> None:
+        if plural == "tokenreviews":
+            reviews.append(plural)
+
+    monkeypatch.setattr(SystemClock, "now", now)
+    world.kube.before = count
+    _, id_ = await a_gang(world)
+    path, headers = f"/allocations/{id_}/signals/preemption", bearer(token_of(world, id_, life_s=600))
+    for late in (0, 599):
+        at = start + late
+        assert (await world.get(path, **headers)).status_code == 200
+    at = start + 600
     answer = await world.get(path, **headers)
     assert answer.status_code == 401
-    assert "has expired at" in answer.json()["detail"]
+    assert f"has expired at {format_time(at)}; its file contains a new one" in answer.json()["detail"]
+    assert "$SLIPWAY_TOKEN_FILE" in answer.json()["detail"]
+    assert len(reviews) == 1
 
 
 async def test_an_attempt_that_is_over(world: ApiWorld) -> None:
