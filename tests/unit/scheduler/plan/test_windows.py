@@ -245,11 +245,15 @@ def test_a_window_that_cannot_be_understood_is_told_and_left_out() -> None:
 
 def test_an_aged_head_keeps_no_node_that_it_may_not_use_now() -> None:
     """An aged head reserves its places at once. A node that a window closes to it is reserved only from the window's
-    end."""
+    end. A young head reserves nothing."""
     pool = a_pool(a_window(start=0.0, node_names=("n0",)), aging=10.0)
-    work = [
-        running(whole("endless"), {0: "n1"}),
-        whole("head", created=-100.0, max_runtime=10.0),
-    ]
-    kept = decided(a_snapshot(nodes(2), work, pool=pool), 0.0).kept
-    assert [(each.start, each.placements) for each in kept] == [(1000.0, {0: "n0"})]
+    fillers = [running(whole(f"endless{number}"), {0: f"n{number}"}) for number in (0, 1)]
+
+    def kept(created: float, *busy: AllocationFact) -> list[tuple[float | None, dict[int, str]]]:
+        work = [*busy, whole("head", created=created, max_runtime=10.0)]
+        made = decided(a_snapshot(nodes(2), work, pool=pool), 0.0)
+        return [(each.start, each.placements) for each in made.kept]
+
+    assert kept(-100.0, *fillers) == [(None, {0: "n1"})]
+    assert kept(-100.0, fillers[1]) == [(1000.0, {0: "n0"})]
+    assert kept(-5.0, *fillers) == kept(-5.0, fillers[1]) == []
