@@ -243,12 +243,20 @@ def test_an_empty_log_is_refused() -> None:
 
 
 async def test_work_of_other_pools_is_not_kept() -> None:
-    """Records contain no allocations of other pools, and none that have ended."""
+    """Records contain no allocations of other pools, and none that have ended: neither before the first record nor
+    since."""
     desk = a_desk()
     desk.put("resourcepools", "other", PoolFact(name="other", node_selector={"x": "y"}))
-    desk.submit(an_allocation("foreign", pool="other"))
+    desk.submit(an_allocation("foreign", pool="other"), an_allocation("ended"))
+    desk.end("ended")
     await run_some(desk, 2)
-    assert all("default/foreign" not in record.unpack(data).facts["allocations"] for data, _ in desk.log)
+    first, second = (record.unpack(data).facts["allocations"] for data, _ in desk.log)
+    assert set(first) == {"default/a0", "default/big0"}
+    assert set(second) == {"default/a0", "default/a1", "default/big1"}
+    desk.sink_list.lose()
+    await run_some(desk, 1, prefix="b")
+    base = record.unpack(desk.log[0][0]).facts["allocations"]
+    assert set(base) == {"default/a1", "default/b0", "default/big0", "default/big1"}
 
 
 async def test_where_volumes_are_is_kept() -> None:
