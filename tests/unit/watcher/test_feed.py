@@ -188,7 +188,8 @@ def test_a_small_cluster_has_no_snapshot() -> None:
 
 
 def test_what_placement_can_not_see_is_not_published() -> None:
-    """Changes of a pod that do not affect placement, such as an annotation, are not published."""
+    """Changes of a pod that do not affect placement, such as an annotation or a condition of its status, are not
+    published; a label is."""
 
     async def story(post: Post) -> None:
         await post.launch()
@@ -202,6 +203,15 @@ def test_what_placement_can_not_see_is_not_published() -> None:
         await post.kube.patch(PODS, name, {"metadata": {"annotations": {"a": "b"}}}, namespace="default")
         await asyncio.sleep(2)
         assert reader.deltas == before
+        pod = post.core.get("pods", "default", name)
+        pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+        post.core.update_status("pods", "default", name, pod)
+        post.core.settle()
+        await asyncio.sleep(2)
+        assert reader.deltas == before
+        await post.kube.patch(PODS, name, {"metadata": {"labels": {"a": "b"}}}, namespace="default")
+        await asyncio.sleep(2)
+        assert reader.deltas == before + 1
         reading.cancel()
 
     play(story)
@@ -230,8 +240,8 @@ def test_a_feed_begins_again_after_a_flush_and_after_its_lease_was_deleted() -> 
 
 
 def test_that_a_pod_is_to_go_is_told() -> None:
-    """The feed shows that a pod is being deleted: such a pod is not counted for spreading, by readers of the feed and
-    of a LIST alike."""
+    """The feed shows that a running pod is being deleted, and a LIST shows the same: a reader of either does not count
+    such a pod for spreading."""
 
     async def story(post: Post) -> None:
         await post.launch()
@@ -239,12 +249,19 @@ def test_that_a_pod_is_to_go_is_told() -> None:
         reader = Reader(post)
         reading = asyncio.ensure_future(reader.run())
         await asyncio.sleep(2)
+
+        def told() -> list[tuple[bool, bool]]:
+            return [(fact.live, fact.leaving) for fact in reader.facts.values() if isinstance(fact, PodFact)]
+
+        assert told() == [(True, False)]
+        before = reader.deltas
         pod = (await post.pods())[0]
         post.kubelet.is_away.add(pod.spec.node_name)
         await post.kube.delete(PODS, pod.metadata.name, namespace="default")
         await asyncio.sleep(2)
-        facts = [fact for fact in reader.facts.values() if isinstance(fact, PodFact)]
-        assert [(fact.live, fact.leaving) for fact in facts] == [(True, True)]
+        assert told() == [(True, True)]
+        assert reader.deltas > before
+        assert reader.facts == await listed(post)
         reading.cancel()
 
     play(story)
