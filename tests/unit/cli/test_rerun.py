@@ -6,12 +6,15 @@ import pytest
 
 from slipway.cli import main
 from slipway.cli.verbs.rerun import changed
+from slipway.crd.transitions import id_of
 from slipway.errors import InvalidError
 from slipway.kube.resources import RESOURCE_POOLS
-from slipway.model.lifecycle import Event
+from slipway.model.lifecycle import Event, Kind
 from slipway.model.reasons import Result
+from slipway.streams.logpacks import LogLine
 from tests.support.api_world import ApiWorld
 from tests.support.cli import Desk
+from tests.support.logs import end_logs, store_lines
 
 RUN = ("run", "--detach", "--image", "python:3.11", "--name", "first")
 MANY = ("--ranks", "2", "--cpus", "1", "--env", "A=1", "--env", "B=2", "--label", "team=vision", "--priority", "70")
@@ -58,12 +61,21 @@ async def test_options_change_what_they_name(world: ApiWorld, desk: Desk) -> Non
     assert {name: second.metadata.labels[name] for name in ("team", "try")} == {"team": "vision", "try": "2"}
     [role] = second.spec.ranks
     assert (role.count, role.min_available, second.spec.min_available) == (3, 3, 3)
-    assert role.resources["requests"]["cpu"] == "1"
-    assert "nvidia.com/gpu" in str(role.resources)
+    requests = role.resources["requests"]
+    assert (requests["cpu"], requests["nvidia.com/gpu"]) == ("1", "1")
     [container] = second.spec.template["spec"]["containers"]
     assert (container["image"], container["command"]) == ("python:3.12", ["python", "other.py"])
+    assert "args" not in container
     assert second.spec.hold
     assert second.spec.priority == 70
+
+
+async def test_a_shell_is_launched_again_and_not_waited_for(world: ApiWorld, desk: Desk) -> None:
+    """A rerun of a shell, which has no end of its own, launches a shell and returns at once."""
+    await world.launch(name="first", kind="shell", command=[])
+    done = await desk.run("rerun", "first")
+    assert done.code == main.OK, done.err
+    assert (await spec_of_the_second(world)).spec.kind is Kind.SHELL
 
 
 async def test_a_rerun_is_looked_at_first(world: ApiWorld, desk: Desk) -> None:
@@ -74,9 +86,11 @@ async def test_a_rerun_is_looked_at_first(world: ApiWorld, desk: Desk) -> None:
     assert await world.names() == ["first"]
 
 
-async def test_what_never_was_is_not_run_again(desk: Desk) -> None:
-    """An unknown allocation cannot be run again."""
-    assert (await desk.run("rerun", "nothing")).code == main.NOT_FOUND
+async def test_what_never_was_is_not_run_again(world: ApiWorld, desk: Desk) -> None:
+    """An unknown allocation cannot be run again: it is named, and nothing is launched."""
+    done = await desk.run("rerun", "nothing")
+    assert (done.code, "nothing" in done.err) == (main.NOT_FOUND, True)
+    assert await world.names() == []
 
 
 def a_body(**changes: Any) -> Any:
@@ -113,12 +127,13 @@ def test_another_number_of_ranks_has_no_old_bound() -> None:
 def test_a_file_of_the_same_path_is_replaced() -> None:
     """A file of the same path is replaced; the other files stay."""
     found = changed(a_body(), {"files": [{"path": "a", "content": "new"}]})
-    assert {each["path"]: each["content"] for each in found["files"]} == {"a": "new", "b": "kept"}
+    assert sorted((each["path"], each["content"]) for each in found["files"]) == [("a", "new"), ("b", "kept")]
 
 
 def test_another_command_takes_the_arguments_away() -> None:
     """Another command drops the arguments of the old one; a service account is set once."""
     found = changed(a_body(), {"command": ["z"], "serviceAccount": "other"})
+    assert (found["command"], found["serviceAccount"]) == (["z"], "other")
     [container] = found["template"]["spec"]["containers"]
     assert "args" not in container
     assert "serviceAccountName" not in found["template"]["spec"]
@@ -148,10 +163,14 @@ def test_a_change_without_one_place_is_refused(body: Any, changes: Any, said: st
 async def test_attach_is_what_run_shows(world: ApiWorld, desk: Desk) -> None:
     """`attach` has the same output and exit code as `follow`."""
     await desk.run(*RUN, "--", "true")
+    id_ = id_of(await world.stored("first"))
+    line = LogLine(attempt=1, rank=0, stream="stdout", time="2026-01-02T03:04:05Z", text="epoch 1")
+    await store_lines(world.streams, id_, [line])
+    await end_logs(world.streams, id_)
     await world.step("first", Event.TERMINATED, result=Result.FAILED, reason="RankFailed")
     attached, followed = await desk.run("attach", "first"), await desk.run("follow", "first")
-    assert (attached.code, followed.code) == (main.FAILED, main.FAILED)
-    assert attached.err == followed.err
+    assert attached == followed
+    assert (attached.code, attached.out) == (main.FAILED, "epoch 1\n")
     assert "Failed" in attached.err
 
 
