@@ -89,12 +89,18 @@ def test_a_pod_that_is_gone_keeps_nobody_away() -> None:
 
 
 def test_pods_that_are_being_deleted_do_not_count_for_spreading() -> None:
-    """A pod that is being deleted still uses its node, and its anti-affinity still applies."""
+    """A pod that is being deleted is not counted for spreading; it still uses its node, and its anti-affinity still
+    applies."""
     spread = ({"topologyKey": "zone", "maxSkew": 1, "labelSelector": WEB, "whenUnsatisfiable": "DoNotSchedule"},)
     role = a_role(labels={"app": "web"}, spread=spread)
     stays = a_pod("p", "n0", labels={"app": "web"})
     assert fitting(role, columns_of(hosts(2), stays)) == ["n1"]
-    assert fitting(role, columns_of(hosts(2), msgspec.structs.replace(stays, leaving=True))) == ["n0", "n1"]
+    goes = msgspec.structs.replace(stays, leaving=True)
+    assert fitting(role, columns_of(hosts(2), goes)) == ["n0", "n1"]
+    large = msgspec.structs.replace(goes, requests=amounts(cpu=8))
+    assert fitting(role, columns_of(hosts(2), large)) == ["n1"]
+    aloof = msgspec.structs.replace(goes, affinity=apart())
+    assert fitting(role, columns_of(hosts(2), aloof)) == ["n1"]
 
 
 def test_match_label_keys_compare_with_the_own_value() -> None:
