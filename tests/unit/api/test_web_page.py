@@ -66,11 +66,17 @@ async def page_of(world: ApiWorld, path: str = "/") -> tuple[str, dict[str, str]
 
 
 async def test_every_address_of_the_page_has_its_frame(world: ApiWorld) -> None:
-    """The frame is the same for each of them, whatever the path names, and has nothing of the path in it."""
-    first, _ = await page_of(world)
+    """The frame is the same for each of them, whatever the path names, and has nothing of the path in it. HEAD gets the
+    same headers; other methods are refused."""
+    first, headers = await page_of(world)
+    del headers["x-request-id"]
     for path in ("/w/run-a-12345678", "/queues", "/queues/%3Cscript%3E", "/cluster", "/launch?from=x"):
         assert (await page_of(world, path))[0] == first
-    assert (await world.http.post("/launch")).status_code == 405
+        head = await world.http.head(path)
+        assert head.status_code == 200
+        assert headers.items() <= dict(head.headers).items()
+    refused = await world.http.post("/launch")
+    assert (refused.status_code, set(refused.headers["allow"].split(", "))) == (405, {"GET", "HEAD"})
     assert (await world.http.get("/w/a/b")).status_code == 404
 
 
