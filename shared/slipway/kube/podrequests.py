@@ -37,6 +37,13 @@ def host_ports_of(pod: Pod) -> tuple[int, ...]:
     return tuple({port.host_port: None for item in lasting for port in item.ports if port.host_port})
 
 
+def resize_of(pod: Pod) -> object:
+    """Return what `requests_of` reads from the pod's status; equal values mean equal requests if the spec is equal."""
+    status, reports = pod.status, _reports(pod)
+    amounts = [(name, item.resources, item.allocated_resources) for name, item in reports.items()]
+    return amounts, status.resources, status.allocated_resources, _is_resize_refused(pod)
+
+
 def _ask(container: Container, reports: Mapping[str, ContainerStatus]) -> ContainerAsk:
     report = reports.get(container.name)
     return ContainerAsk(

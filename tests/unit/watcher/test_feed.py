@@ -8,8 +8,10 @@ import msgspec
 from slipway.kube.factpages import PageReader
 from slipway.kube.facts import FEED_KINDS, decode_fact, fact_of, object_key
 from slipway.kube.resources import LEASES, PODS, RESOURCE_POOLS
+from slipway.local.apiserver.objects import clone
 from slipway.model.facts import AllocationFact, PodFact
 from slipway.model.lifecycle import Phase
+from slipway.model.resources import CPU
 from slipway.streams import codec, keys
 from slipway.streams.feed import EPOCHS_PER_TERM, BreakReason, FeedBatch, FeedBroken, FeedReader
 from slipway.streams.ports import FeedEntry, FeedOp, FeedPosition
@@ -21,6 +23,7 @@ from tests.support.watch_post import SETTINGS, Post, play
 READ_S = 0.05
 KEEPS = msgspec.structs.replace(SETTINGS, snapshot_objects=1)
 """Make snapshots also of this small cluster."""
+INFEASIBLE = {"type": "PodResizePending", "status": "True", "reason": "Infeasible"}
 
 
 class Reader:
@@ -203,7 +206,7 @@ def test_what_placement_can_not_see_is_not_published() -> None:
         await post.kube.patch(PODS, name, {"metadata": {"annotations": {"a": "b"}}}, namespace="default")
         await asyncio.sleep(2)
         assert reader.deltas == before
-        pod = post.core.get("pods", "default", name)
+        pod = clone(post.core.get("pods", "default", name))
         pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
         post.core.update_status("pods", "default", name, pod)
         post.core.settle()
@@ -212,6 +215,37 @@ def test_what_placement_can_not_see_is_not_published() -> None:
         await post.kube.patch(PODS, name, {"metadata": {"labels": {"a": "b"}}}, namespace="default")
         await asyncio.sleep(2)
         assert reader.deltas == before + 1
+        reading.cancel()
+
+    play(story)
+
+
+def test_a_resize_that_only_the_status_shows_is_told() -> None:
+    """While a pod is resized, its status shows what its node has granted, or that the node never will: the feed follows
+    the status, as a LIST does."""
+
+    async def story(post: Post) -> None:
+        await post.launch()
+        await post.until(lambda found: found.status.phase is Phase.RUNNING, "running")
+        reader = Reader(post)
+        reading = asyncio.ensure_future(reader.run())
+        await asyncio.sleep(2)
+        name = (await post.pods())[0].metadata.name
+        amounts: list[int] = []
+        for held, conditions in (("8", []), ("1m", []), ("1m", [INFEASIBLE])):
+            pod = clone(post.core.get("pods", "default", name))
+            granted = {"resources": {"requests": {"cpu": held}}, "allocatedResources": {"cpu": held}}
+            pod["status"]["containerStatuses"][0] |= granted
+            pod["status"]["conditions"] = conditions
+            post.core.update_status("pods", "default", name, pod)
+            post.core.settle()
+            await asyncio.sleep(2)
+            assert reader.facts == await listed(post)
+            (fact,) = [fact for fact in reader.facts.values() if isinstance(fact, PodFact)]
+            amounts.append(fact.requests.get(CPU))
+        asked = amounts[1]
+        assert amounts == [8000, asked, 1]
+        assert 1 < asked < 8000
         reading.cancel()
 
     play(story)

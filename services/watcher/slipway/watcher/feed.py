@@ -20,6 +20,7 @@ from slipway.errors import StaleError, TransientError
 from slipway.kube.facts import Fact, encode_fact, fact_of, object_key, ranges_by_namespace
 from slipway.kube.lease import Leadership
 from slipway.kube.objects import LimitRange, Pod
+from slipway.kube.podrequests import resize_of
 from slipway.kube.resources import ALLOCATIONS, LIMIT_RANGES, RESOURCE_POOLS, Resource
 from slipway.kube.scope import raise_only
 from slipway.kube.wire import metadata_of
@@ -209,11 +210,12 @@ def _is_visible(pod: Pod) -> bool:
 def _uses_the_same(old: Pod | None, new: Pod) -> bool:
     """Whether a pod that was visible uses the same resources as before: most changes are of its status only.
 
-    A pod whose deletion was requested is a change: it is no longer counted for the spreading of pods.
+    A pod whose deletion was requested is a change: it is no longer counted for the spreading of pods. So is what the
+    kubelet reports about a resize: it changes the requests that count.
     """
     if old is None or old.metadata.uid != new.metadata.uid or not _is_visible(old):
         return False
-    states = [(pod.status.phase in _ENDED, _is_leaving(pod)) for pod in (old, new)]
+    states = [(pod.status.phase in _ENDED, _is_leaving(pod), resize_of(pod)) for pod in (old, new)]
     return states[0] == states[1] and old.spec == new.spec and old.metadata.labels == new.metadata.labels
 
 
