@@ -1,7 +1,9 @@
 """The edge around every request: guard, ids, headers, problems, documents, probes."""
 
 import asyncio
+import io
 import json
+import logging
 import re
 from typing import Any
 
@@ -20,7 +22,7 @@ from slipway.api.settings import Settings
 from slipway.errors import ControlPlaneError, InvariantError
 from slipway.installed import VERSION_HEADER, installed_version
 from slipway.kube.errors import Verb
-from slipway.runtime import telemetry
+from slipway.runtime import log, telemetry
 from slipway.runtime.settings import load
 from tests.support.api_world import COMMAND, ApiWorld, api_world
 
@@ -70,8 +72,11 @@ async def test_pages_of_other_origins_may_do_nothing(world: ApiWorld, headers: d
     can."""
     for refused in (await world.post("/allocations", COMMAND, **headers), await world.get("/allocations", **headers)):
         assert (refused.status_code, refused.json()["code"]) == (403, "cross-origin")
-    own = await world.post("/allocations", COMMAND, origin="http://localhost", **{"sec-fetch-site": "same-origin"})
-    assert own.status_code == 201
+    assert await world.names() == []
+    page = {"origin": "http://localhost", "sec-fetch-site": "same-origin"}
+    for own in ({}, page):
+        assert (await world.post("/allocations", COMMAND, **own)).status_code == 201
+        assert (await world.get("/allocations", **own)).status_code == 200
 
 
 async def test_a_page_next_to_ours_may_load_nothing_with_the_cookies_of_its_user() -> None:
@@ -243,16 +248,30 @@ async def test_a_broken_invariant_ends_the_process(world: ApiWorld) -> None:
 
 
 async def test_a_bug_is_a_problem_without_its_text(world: ApiWorld) -> None:
-    """The answer is 500 as problem+json; what happened goes to the log."""
+    """The answer is 500 as problem+json with the id and the headers of every answer; what happened goes to the log,
+    under that id."""
 
     async def fail(verb: Verb, plural: str) -> None:
         if plural == "allocations" and verb is Verb.LIST:
             raise ZeroDivisionError("internal detail")
 
     world.kube.before = fail
-    response = await world.get("/allocations")
+    written = io.StringIO()
+    listener = logging.StreamHandler(written)
+    listener.setFormatter(log.JsonFormatter("api", lambda: None))
+    logging.getLogger().addHandler(listener)
+    try:
+        response = await world.get("/allocations", **{"x-request-id": "abc-1"})
+    finally:
+        logging.getLogger().removeHandler(listener)
     assert (response.status_code, response.json()["code"]) == (500, "internal")
+    assert response.headers["content-type"] == "application/problem+json"
     assert "internal detail" not in response.text
+    assert response.headers["x-request-id"] == "abc-1"
+    assert response.headers["x-content-type-options"] == "nosniff"
+    assert "frame-ancestors 'none'" in response.headers["content-security-policy"]
+    line = json.loads(written.getvalue())
+    assert (line["msg"], line["request_id"], line["error"]) == ("request", "abc-1", "internal detail")
 
 
 async def test_a_request_has_a_deadline() -> None:

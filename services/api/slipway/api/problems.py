@@ -108,6 +108,7 @@ _KINDS = {"queues": "queue", "templates": "template", "resourcepools": "pool", "
 _LEFT = ProblemRow(499, "client-left", "The caller has closed the connection")
 """499 is not a status of HTTP: nginx logs it in such a case."""
 UNEXPECTED = ProblemRow(500, "internal", "An internal error")
+_SEE_LOG = "see the log of the api under the request id, which is in the header X-Request-Id"
 _HTTP_CODES = {404: "no-such-path", 405: "method-not-allowed"}
 _HTTP_TITLES = {404: "There is nothing at this path", 405: "This method is not allowed here"}
 
@@ -127,7 +128,7 @@ def response_of(error: ControlPlaneError, instance: str) -> Response:
     row = row_of(error)
     fields = error.fields if isinstance(error, InvalidError) else ()
     retry_after_s = error.retry_after_s if isinstance(error, TransientError) else None
-    detail = _in_words(str(error)) if row.status != UNEXPECTED.status else "see the log under the trace id"
+    detail = _in_words(str(error)) if row.status != UNEXPECTED.status else _SEE_LOG
     return problem_response(
         row,
         detail,
@@ -216,7 +217,7 @@ async def on_client_left(request: Request, error: Exception) -> Response:
 
 async def on_unexpected(request: Request, error: Exception) -> Response:
     """The answer to an unexpected error, a bug of ours; the error itself is written to the log."""
-    return problem_response(UNEXPECTED, "see the log under the trace id", request.url.path)
+    return problem_response(UNEXPECTED, _SEE_LOG, request.url.path)
 
 
 HANDLERS: dict[Any, Any] = {

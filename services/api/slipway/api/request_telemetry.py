@@ -10,6 +10,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from slipway.api import problems
 from slipway.api.identity import PRINCIPAL_KEY
 from slipway.installed import VERSION_HEADER
 from slipway.runtime import log, semconv, telemetry
@@ -69,7 +70,7 @@ class Observe:
 
         async def observed_send(message: Message) -> None:
             if message["type"] in ("http.response.start", "websocket.accept"):
-                answered.status = int(message.get("status", 101))
+                answered.status, answered.is_begun = int(message.get("status", 101)), True
                 _add_headers(message, request_id, is_proxied=bool(scope.get(PROXIED_KEY)))
                 # An unauthenticated caller must not learn the version; a workload's page does not come from us.
                 if answered.status not in _UNKNOWN_CALLER and not scope.get(PROXIED_KEY):
@@ -89,6 +90,12 @@ class Observe:
             scope[SPAN_KEY] = span
             try:
                 await self._app(scope, receive, observed_send)
+            except Exception as error:
+                # Starlette would answer it outside of this layer: without the ids and the headers.
+                if scope["type"] == "http" and not answered.is_begun:
+                    response = await problems.on_unexpected(Request(scope), error)
+                    await response(scope, receive, observed_send)
+                raise
             finally:
                 route = _route(scope)
                 span.rename(f"{method} {route}")
@@ -127,6 +134,7 @@ class _Answered:
     """The status that was sent; 500 until then."""
 
     status = 500
+    is_begun = False
 
 
 def unique_id(request: Request, suffix: str) -> str:
