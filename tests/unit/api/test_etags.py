@@ -121,10 +121,11 @@ def pattern_of(path: str) -> str:
 
 @pytest.mark.parametrize("path", WRITTEN)
 async def test_another_version_is_not_changed(world: ApiWorld, path: str) -> None:
-    """The answer is 412, and states the current version."""
+    """The answer is 412, and states the current version; the object stays as it is."""
     tag = await tag_at(world, path)
     for other in (*OTHER, tag.strip('"'), tag[:-1]):
         method, body = WRITTEN[path]
         answer = await world.http.request(method, path, json=body, headers={"if-match": other})
         assert answer.status_code == 412, other
         assert tag in answer.json()["detail"]
+    assert (await world.http.get(path)).headers["etag"] == tag

@@ -124,7 +124,8 @@ async def test_a_new_priority_is_refused_while_work_runs_that_can_not_be_preempt
     assert "interrupt: false" in refused.json()["detail"]
     stored = (await world.kube.get(JOBS, "j", namespace="default")).spec
     assert (stored.priority, stored.weight) == (50, 1)
-    assert (await patched(world, "j", {"priority": 70, "interrupt": False})).json()["preempted"] == []
+    changed = (await patched(world, "j", {"priority": 70, "interrupt": False})).json()
+    assert (changed["preempted"], changed["job"]["priority"]) == ([], 70)
     assert (await world.stored(runs["name"])).spec.signals is None
 
 

@@ -66,8 +66,9 @@ async def test_force_gives_up_what_is_on_nodes_that_do_not_answer(world: ApiWorl
     signals = (await world.stored("a")).spec.signals
     assert signals is not None
     assert (signals.grace_s, signals.lost_nodes) == (1, [ranks[0].node])
-    await world.step("a", Event.TERMINATED)
+    over = await world.step("a", Event.TERMINATED)
     assert (await world.post(f"/allocations/{id_}/kill", {"force": True})).status_code == 200
+    assert await world.stored("a") == over
 
 
 async def test_explain_says_until_when_a_kill_waits(world: ApiWorld) -> None:

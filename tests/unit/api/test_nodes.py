@@ -46,10 +46,10 @@ async def test_a_node_says_who_stands_on_it(world: ApiWorld) -> None:
 @pytest.mark.parametrize("path", ["/nodes/none/disable", "/nodes/none/enable", "/nodes/A_B/drain"])
 async def test_an_unknown_node_is_not_found(world: ApiWorld, path: str) -> None:
     """An unknown node gets 404 by name, with the route of the list."""
-    answer = await world.post(path)
-    assert answer.status_code == 404
-    assert "GET /api/v1/nodes" in answer.json()["detail"]
-    assert (await world.get("/nodes/none")).status_code == 404
+    name = path.split("/")[2]
+    for answer in (await world.post(path), await world.get(f"/nodes/{name}")):
+        assert answer.status_code == 404
+        assert answer.json()["detail"] == f"there is no node {name!r}; GET /api/v1/nodes lists them"
 
 
 async def test_what_is_not_known_in_a_body_is_refused(world: ApiWorld) -> None:
