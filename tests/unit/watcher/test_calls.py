@@ -3,6 +3,8 @@
 import asyncio
 from collections import Counter
 
+import pytest
+
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.errors import Verb
 from slipway.model.lifecycle import Phase
@@ -52,7 +54,8 @@ def test_the_pod_worker_is_woken_once_for_an_end() -> None:
     play(story)
 
 
-def test_a_pod_that_ended_by_itself_costs_the_server_two_writes() -> None:
+@pytest.mark.parametrize("works", [True, False])
+def test_a_pod_that_ended_by_itself_costs_the_server_two_writes(*, works: bool) -> None:
     """The pod is deleted and its finalizer removed, once each, with a pod worker or without one."""
 
     async def story(post: Post) -> None:
@@ -61,7 +64,7 @@ def test_a_pod_that_ended_by_itself_costs_the_server_two_writes() -> None:
         post.works = True
         await post.launch()
         await post.until(lambda found: found.status.release is not None, "the release")
-        post.works = False
+        post.works = works
         await post.until(lambda found: found.status.phase is Phase.TERMINATED, "the end")
         await asyncio.sleep(10)
         assert (calls[Verb.PATCH, "pods"], calls[Verb.DELETE, "pods"]) == (1, 1)

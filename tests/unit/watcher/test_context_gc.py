@@ -128,6 +128,11 @@ async def test_what_is_in_use_costs_no_list_of_allocations() -> None:
     world.kube.before = before
     assert await world.sweeper.sweep() == 0
     assert listed == ["list configmaps"]
+    world.seen.allocations.replace([], world.seen.allocations.version + 1)
+    listed.clear()
+    assert await world.sweeper.sweep() == 0
+    assert "list allocations" in listed
+    assert await world.maps() == 2
 
 
 async def test_what_the_watch_does_not_show_yet_is_seen_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
