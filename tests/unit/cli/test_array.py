@@ -67,11 +67,12 @@ async def test_so_many_at_a_time_is_a_bound_of_gpus(world: ApiWorld, desk: Desk)
 
 
 async def test_an_array_joins_a_job_that_is_there(world: ApiWorld, desk: Desk) -> None:
-    """An array joins an existing job and creates none; the limit is the job's."""
+    """An array joins an existing job and creates none; the limit stays the job's."""
     assert (await desk.run("job", "create", "mine", "--max-slots", "4")).code == main.OK
     assert (await desk.run(*RUN, "--array", "0-1", "--job", "mine", "--", "true")).code == main.OK
-    assert (await world.stored("sweep-1")).spec.job == "mine"
-    assert len((await world.kube.list(JOBS)).items) == 1
+    assert [(await world.stored(f"sweep-{index}")).spec.job for index in range(2)] == ["mine", "mine"]
+    (job,) = (await world.kube.list(JOBS)).items
+    assert (job.metadata.name, job.spec.max_slots) == ("mine", 4)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +103,8 @@ async def test_a_job_that_is_there_is_joined_by_its_option(world: ApiWorld, desk
     assert refused.code == main.FAILED
     assert "add --job sweep to launch into it" in refused.err
     assert await world.names() == []
+    assert (await desk.run(*RUN, "--array", "0-1", "--job", "sweep", "--", "true")).code == main.OK
+    assert sorted(await world.names()) == ["sweep-0", "sweep-1"]
 
 
 def printed_command(err: str) -> list[str]:

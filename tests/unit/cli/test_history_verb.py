@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from slipway.errors import InvalidError
 from slipway.kube.resources import ALLOCATIONS
 from slipway.model.lifecycle import Event
 from slipway.model.reasons import Result
-from slipway.model.times import format_time
+from slipway.model.times import format_time, parse_time
+from slipway.runtime.clock import SystemClock
 from slipway.scheduler.simulate.workload_trace import load
 from tests.support.api_world import ApiWorld
 from tests.support.cli import Desk
@@ -104,9 +106,15 @@ async def test_a_trace_has_everything(desk: Desk, tmp_path: Path) -> None:
 def test_times_and_how_long_ago() -> None:
     """Moments are times with a time zone, or ages; for other texts the error names the valid forms."""
     assert moment_of("2026-01-02T03:04:05Z", "--at") == "2026-01-02T03:04:05Z"
-    assert moment_of("2h", "--at").endswith("Z")
-    for text in ("yesterday", "2026-01-02T03:04:05"):
-        with pytest.raises(InvalidError):
+    clock = SystemClock()
+    earliest, found = clock.now() - 7201, parse_time(moment_of("2h", "--at"))
+    assert found is not None
+    assert earliest <= found <= clock.now() - 7199
+    for text, said in (
+        ("yesterday", "--at: 'yesterday' is not a time; write 2026-01-02T03:04:05Z, or 2h for two hours ago"),
+        ("2026-01-02T03:04:05", "--at: add the time zone: 2026-01-02T03:04:05Z is UTC"),
+    ):
+        with pytest.raises(InvalidError, match=re.escape(said)):
             moment_of(text, "--at")
 
 

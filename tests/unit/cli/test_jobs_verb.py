@@ -2,6 +2,7 @@
 
 from slipway.cli import main
 from slipway.kube.resources import RESOURCE_POOLS
+from slipway.model.lifecycle import Event
 from tests.support.api_world import ApiWorld
 from tests.support.cli import Desk
 
@@ -22,6 +23,9 @@ async def test_a_job_from_its_making_to_its_end(world: ApiWorld, desk: Desk) -> 
     assert (used.code, launched["id"] in used.err) == (main.FAILED, True)
     assert "1 being ended" in (await desk.run("job", "kill", "j")).out
     assert (await desk.run("job", "show", "j", "-q")).out.split() == [launched["id"]]
+    await world.step(launched["name"], Event.TERMINATED)
+    assert (await desk.run("job", "rm", "j")).out == "job j is removed\n"
+    assert (await desk.run("job", "show", "j")).code == main.NOT_FOUND
 
 
 async def test_a_batch_says_what_was_changed_and_what_was_not(desk: Desk) -> None:
@@ -51,19 +55,19 @@ async def test_moves(world: ApiWorld, desk: Desk) -> None:
 
 async def test_bad_words_are_told_apart(desk: Desk) -> None:
     """The error for each bad word says what to write instead."""
-    for words in (
-        ["job", "update", "j"],
-        ["job", "update", "j", "--weight", "heavy"],
-        ["job", "update-batch"],
-        ["job", "update-batch", "j.size=3"],
-        ["job", "show"],
-        ["move", "a"],
-        ["move", "a", "--ahead-of", "b", "--behind", "c"],
+    for words, said in (
+        (["job", "update", "j"], "give --priority, --weight, --max-slots or --queue"),
+        (["job", "update", "j", "--weight", "heavy"], "--weight: 'heavy' is not a whole number"),
+        (["job", "update-batch"], "write slipway job update-batch NAME.priority=70"),
+        (["job", "update-batch", "j.size=3"], "j.size=3: write NAME.FIELD=VALUE"),
+        (["job", "show"], "name one job: slipway job show NAME"),
+        (["move", "a"], "write one of --ahead-of OTHER and --behind OTHER"),
+        (["move", "a", "--ahead-of", "b", "--behind", "c"], "write one of --ahead-of OTHER and --behind OTHER"),
     ):
         ran = await desk.run(*words)
-        assert ran.code == main.USAGE, words
-        assert ran.err
-    assert (await desk.run("job", "show", "none")).code == main.NOT_FOUND
+        assert (ran.code, said in ran.err) == (main.USAGE, True), (words, ran.err)
+    none = await desk.run("job", "show", "none")
+    assert (none.code, "`slipway job` lists them" in none.err) == (main.NOT_FOUND, True)
 
 
 async def test_the_queue_in_figures_and_in_any_order(world: ApiWorld, desk: Desk) -> None:

@@ -266,6 +266,7 @@ async def test_many_are_killed_in_one_request(world: ApiWorld, desk: Desk) -> No
     assert (one.code, await stopped(world)) == (main.OK, ["r0"])
     done = await desk.run("kill", "--all", "-y", "--user", "ada", "--curl")
     assert (done.code, done.out) == (main.OK, "25 allocations are being ended\n")
+    assert done.err.count("/allocations?") == 1
     assert done.err.count("/allocations/batch") == 1
     assert "/kill" not in done.err
     assert len(await stopped(world)) == 25

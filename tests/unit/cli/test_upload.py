@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 
 from slipway.api.settings import Settings
+from slipway.kube.resources import CONFIG_MAPS
+from slipway.pods.archive import LABEL_CONTEXT
 from tests.support.api_world import ApiWorld, api_world
 from tests.support.cli import Desk
 from tests.support.http_stub import serve_app
@@ -48,6 +50,8 @@ async def test_a_dry_run_uploads_nothing(world: ApiWorld, desk: Desk, tmp_path: 
     ran = await desk.run(*RUN, "--dry-run", "-c", str(root), "--", "true")
     assert ran.code == 0, ran.err
     assert "uploads nothing" in ran.err
+    assert (await world.kube.list(CONFIG_MAPS, label_selector=LABEL_CONTEXT)).items == []
+    assert await world.names() == []
 
 
 async def test_what_the_api_refuses_is_said(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:

@@ -855,8 +855,10 @@ async def test_a_name_that_a_list_does_not_take(desk: Desk, verb: str) -> None:
 
 async def test_dead_letters(desk: Desk) -> None:
     """The list of dead letters is empty at first; an unknown letter cannot be sent again."""
-    assert (await desk.run("dead", "ls")).code == 0
-    assert (await desk.run("dead", "replay", "1-1")).code == main.NOT_FOUND
+    empty = await desk.run("dead", "ls")
+    assert empty == (main.OK, "", "no dead letters\n")
+    unknown = await desk.run("dead", "replay", "1-1")
+    assert (unknown.code, "there is no dead letter 1-1" in unknown.err) == (main.NOT_FOUND, True)
     assert (await desk.run("dead", "replay")).code == main.USAGE
 
 
@@ -865,6 +867,7 @@ async def test_doctor(desk: Desk) -> None:
     done = await desk.run("doctor")
     assert done.code == 0
     assert "API" in done.out
+    assert not any(line.startswith("NO ") for line in done.out.splitlines())
     away = await asyncio.to_thread(run_here, "doctor", "--server", "127.0.0.1:1")
     assert (away.code, "NO  API" in away.out) == (main.FAILED, True)
 
@@ -924,5 +927,5 @@ async def test_follow_shows_what_run_shows(world: ApiWorld, desk: Desk) -> None:
     world.pod_logs.is_talking = True
     await ended(world, "train", code=3)
     done = await desk.run("follow", "train")
-    assert done.code == 3
+    assert (done.code, done.out.startswith("I am train-")) == (3, True)
     assert "Failed (RankFailed): rank 0 exited with 3" in done.err

@@ -41,9 +41,16 @@ async def test_the_time_is_that_of_all_together(world: ApiWorld, desk: Desk) -> 
     assert all(f"{id_} is not terminated after 50ms" in ran.err for id_ in ids)
 
 
-@pytest.mark.parametrize("words", [(), ("--job", "none"), ("a-b", "--job", "sweep"), ("no-such", "b-c")])
-async def test_what_is_waited_for_is_named(world: ApiWorld, desk: Desk, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ((), main.USAGE, "give at least one ID, or --job J, not both"),
+        (("--job", "none"), main.USAGE, "workspace default has no job none"),
+        (("a-b", "--job", "sweep"), main.USAGE, "give at least one ID, or --job J, not both"),
+        (("no-such", "b-c"), main.NOT_FOUND, "there is no allocation 'no-such'"),
+    ],
+)
+async def test_what_is_waited_for_is_named(desk: Desk, words: tuple[str, ...], code: int, said: str) -> None:
     """No argument, an unknown job, or an unknown ID is an error at once; so are IDs together with a job."""
-    assert world
     ran = await desk.run("wait", *words)
-    assert ran.code in (main.USAGE, main.NOT_FOUND)
+    assert (ran.code, ran.out, said in ran.err) == (code, "", True), ran.err

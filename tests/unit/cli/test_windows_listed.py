@@ -17,7 +17,11 @@ async def test_windows_stand_below_the_pools_and_above_those_that_wait(world: Ap
          "repeat": {"every": "Weekly"}, "timeZone": "Europe/Berlin"},
     ]  # fmt: skip
     await world.kube.patch(RESOURCE_POOLS, "default", {"spec": {"windows": windows}})
+    await world.launch(name="waits")
     pools, shown = (await desk.run("pool")).out, (await desk.run("queue", "show")).out
+    firsts = [[line.partition(" ")[0] for line in out.splitlines() if line] for out in (pools, shown)]
+    assert firsts[0].index("default") < firsts[0].index("patch")
+    assert firsts[1].index("lesson") < firsts[1].index("#")
     for out in (pools, shown):
         rows = [line.split("  ") for line in out.splitlines() if line.startswith(("patch", "lesson"))]
         patch, lesson = ([cell.strip() for cell in row if cell.strip()] for row in rows)

@@ -3,6 +3,7 @@
 import pytest
 
 from slipway.cli import main
+from slipway.kube.resources import NAMESPACES
 from tests.support.api_world import ApiWorld
 from tests.support.cli import Desk
 
@@ -19,6 +20,7 @@ async def test_a_workspace_from_the_command(world: ApiWorld, desk: Desk) -> None
     assert (shown["defaultPool"], shown["quota"]) == ("", {})
     assert (await desk.run("workspaces", "ls", "-q")).out == "default\nteam\n"
     assert (await desk.run("workspace", "rm", "team")).code == main.OK
+    assert (await world.kube.get(NAMESPACES, "team")).metadata.deletion_timestamp
 
 
 async def test_secrets_for_images_from_the_command(world: ApiWorld, desk: Desk) -> None:
@@ -54,6 +56,7 @@ async def test_homes_are_an_option_of_a_workspace_and_of_a_launch(world: ApiWorl
     assert shown == {"size": "5Gi", "storageClass": "fast", "accessMode": "ReadWriteMany"}
     words = ("run", "-n", "team", "--image", "a", "--name", "at-home", "--detach", "--home", "--", "true")
     assert (await desk.run(*words)).code == 0
+    assert (await world.stored("at-home", namespace="team")).spec.home
     assert (await desk.run("workspace", "set", "team", "--home", "none")).code == 0
     assert (await world.get("/workspaces/team")).json()["home"] is None
     refused = await desk.run("workspace", "set", "team", "--home", "much")
