@@ -19,7 +19,7 @@ import msgspec
 
 from bench.quality import LOAD, SEEDS, TEAMS, Json, Piece, one_queue_scenario, scenario, work
 from bench.runner import Row, Target, machine_line, row, table, write
-from slipway.scheduler.simulate.forecast import Estimate, forecast
+from slipway.scheduler.simulate.forecast import StartEstimate, forecast
 from slipway.scheduler.simulate.run import simulate
 from slipway.scheduler.simulate.scenario import whole
 
@@ -33,7 +33,7 @@ _EXACT_S = 1e-6
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """One estimate, and the real start of the work."""
 
-    estimate: Estimate
+    estimate: StartEstimate
     start: float
 
     @property

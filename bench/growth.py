@@ -24,7 +24,7 @@ from slipway.model.lifecycle import Phase
 from slipway.runtime import memory
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
-from slipway.scheduler.plan.state.pool_state import Columns
+from slipway.scheduler.plan.state.pool_state import PoolState
 
 NODES_MAX = int(os.environ.get("SLIPWAY_BENCH_NODES_MAX", "100000"))
 QUEUED_MAX = int(os.environ.get("SLIPWAY_BENCH_QUEUED_MAX", "1000000"))
@@ -49,7 +49,7 @@ def by_nodes(count: int) -> float:
 
 def by_queued(count: int) -> float:
     """Return the microseconds per placement over ticks of 200 decisions each, with `count` queued."""
-    columns = Columns(PoolFact(name="default"))
+    columns = PoolState(PoolFact(name="default"))
     columns.set_nodes(nodes(QUEUED_NODES, cpu=64, gpus=8))
     columns.set_queues([QueueFact(name="default")])
     columns.set_workspaces(frozenset({"bench"}))

@@ -19,7 +19,7 @@ from slipway.model.lifecycle import Phase
 from slipway.model.resources import GPU, Resources
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
-from slipway.scheduler.plan.state.pool_state import Columns, build
+from slipway.scheduler.plan.state.pool_state import PoolState, build
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 
 SMALL = {"cpu": "100m", "memory": "500Mi"}
@@ -86,7 +86,7 @@ def one_plan(node_facts: list[NodeFact], allocations: list[AllocationFact]) -> M
 
 def idle_tick() -> Measure:
     """Return a function that measures an idle snapshot and plan: 5,000 nodes, 10,000 pods, half of them ours."""
-    columns = Columns(PoolFact(name="default"))
+    columns = PoolState(PoolFact(name="default"))
     columns.set_nodes(nodes(5000))
     columns.set_queues([QueueFact(name="default")])
     columns.set_workspaces(frozenset({"bench"}))

@@ -20,7 +20,7 @@ from slipway.model.resources import GPU, Resources
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
 from slipway.scheduler.plan.state.plan_types import Plan
-from slipway.scheduler.plan.state.pool_state import Columns
+from slipway.scheduler.plan.state.pool_state import PoolState
 from slipway.scheduler.simulate.run import simulate
 from slipway.scheduler.simulate.scenario import checked
 
@@ -33,12 +33,12 @@ BEST_EFFORT, BACKFILL = "BestEffortFIFO", "Backfill"
 TWICE = Target(must=2.0, moonshot=1.2, better="lower")
 
 
-def state(node_count: int, work: int, ordering: str, *, preempts: bool = False) -> Columns:
+def state(node_count: int, work: int, ordering: str, *, preempts: bool = False) -> PoolState:
     """Return a state in which three quarters of the work runs and the rest waits."""
     chance = random.Random(7)
     within, reclaim = ("LowerPriority", "Any") if preempts else ("Never", "Never")
     nominal = Resources.parse({GPU: node_count}) if preempts else None
-    columns = Columns(PoolFact(name="default"))
+    columns = PoolState(PoolFact(name="default"))
     columns.set_nodes(nodes(node_count, cpu=64, gpus=4))
     columns.set_queues(
         QueueFact(name=f"q{number}", nominal=nominal, ordering=ordering, within_queue=within, reclaim=reclaim)
@@ -73,7 +73,7 @@ def state(node_count: int, work: int, ordering: str, *, preempts: bool = False) 
     return columns
 
 
-def ticked(columns: Columns) -> Plan:
+def ticked(columns: PoolState) -> Plan:
     """Return one plan over the current state."""
     made = columns.snapshot((), 0.0)
     return plan(made, policy_of(made.pool), 0.0, 0)

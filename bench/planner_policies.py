@@ -19,7 +19,7 @@ from slipway.model.facts import FairShareFact, FlavorFact, NodeFact, PoolFact, Q
 from slipway.model.lifecycle import Phase
 from slipway.model.mig import GPU_UNITS
 from slipway.model.resources import GPU, Resources, gpus_of
-from slipway.scheduler.plan.state.pool_state import Columns
+from slipway.scheduler.plan.state.pool_state import PoolState
 
 NODES, GPUS, WORK, QUEUES, USERS = 5_000, 4, 20_000, 10, 100
 LARGE_EVERY = 25
@@ -42,10 +42,10 @@ POOLS = {
 WITHIN = Target(must=1.2, better="lower")
 
 
-def state(pool: PoolFact) -> Columns:
+def state(pool: PoolFact) -> PoolState:
     """Return the same nodes and work under the policy of `pool`."""
     chance = random.Random(11)
-    columns = Columns(pool)
+    columns = PoolState(pool)
     columns.set_nodes(_with_kind(number, node) for number, node in enumerate(nodes(NODES, cpu=64, gpus=GPUS)))
     gpus = NODES * GPUS // QUEUES
     own = {gpus_of(kind): gpus * GPU_UNITS // len(KINDS) for kind in KINDS} if pool.flavors else {GPU: gpus}

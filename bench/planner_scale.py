@@ -21,7 +21,7 @@ from slipway.scheduler.plan.lint import lint
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
 from slipway.scheduler.plan.state.plan_types import Plan
-from slipway.scheduler.plan.state.pool_state import Columns
+from slipway.scheduler.plan.state.pool_state import PoolState
 
 SHAPES = 20
 PER_TICK = 200
@@ -39,9 +39,9 @@ def blocked(number: int) -> AllocationFact:
     return gang(number, 1, {"cpu": 1 + number % SHAPES, GPU: 8})
 
 
-def full_state(node_count: int, running: int, queued: int) -> Columns:
+def full_state(node_count: int, running: int, queued: int) -> PoolState:
     """Return a pool whose GPUs are all in use by `running` ranks, with `queued` waiting allocations."""
-    columns = Columns(PoolFact(name="default"))
+    columns = PoolState(PoolFact(name="default"))
     columns.set_nodes(nodes(node_count, cpu=64, gpus=8))
     columns.set_queues([QueueFact(name="default")])
     columns.set_workspaces(frozenset({"bench"}))
@@ -56,7 +56,7 @@ def full_state(node_count: int, running: int, queued: int) -> Columns:
     return columns
 
 
-def ticked(columns: Columns, decisions_max: int = PER_TICK) -> Plan:
+def ticked(columns: PoolState, decisions_max: int = PER_TICK) -> Plan:
     """Run one tick."""
     made = columns.snapshot()
     decided = plan(made, msgspec.structs.replace(policy_of(made.pool), decisions_max=decisions_max), 0.0, 0)
@@ -115,7 +115,7 @@ class Large:
         return (time.process_time() - start_s) * 1000
 
 
-def runs(columns: Columns, number: int) -> None:
+def runs(columns: PoolState, number: int) -> None:
     """Add a single rank that runs on one of the first 1,000 nodes, and run the tick that sees it."""
     where = f"node-{number % 1000:05d}"
     fact = gang(number, 1, {"cpu": 1})
@@ -124,7 +124,7 @@ def runs(columns: Columns, number: int) -> None:
     ticked(columns)
 
 
-def ends(columns: Columns, number: int) -> None:
+def ends(columns: PoolState, number: int) -> None:
     """Remove the rank that `runs` added, and run the tick after it."""
     fact = gang(number, 1, {"cpu": 1})
     pod = _pod(number, f"node-{number % 1000:05d}", fact.uid, {"cpu": 1})

@@ -18,7 +18,7 @@ from slipway.model.facts import PoolFact, QueueFact
 from slipway.scheduler.plan.lint import lint
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
-from slipway.scheduler.plan.state.pool_state import Columns
+from slipway.scheduler.plan.state.pool_state import PoolState
 
 NODES, CPUS, QUEUES, QUEUED = 1000, 32, 10, 320_000
 ONE_CPU = {"cpu": 1, "memory": "512Mi"}
@@ -29,7 +29,7 @@ TIMEOUT_S = 600
 def a_round() -> tuple[float, float, float]:
     """Return the seconds of (building, planning, linting) one round in this process."""
     start_s = time.process_time()
-    columns = Columns(PoolFact(name="default"))
+    columns = PoolState(PoolFact(name="default"))
     columns.set_nodes(nodes(NODES, cpu=CPUS))
     columns.set_queues([QueueFact(name=f"q{number}") for number in range(QUEUES)])
     columns.set_workspaces(frozenset({"bench"}))

@@ -14,7 +14,7 @@ from slipway.model.lifecycle import Event, Phase
 from slipway.model.reasons import Reason, Result
 from slipway.scheduler.deadlines import REASONS
 from slipway.watcher import ends
-from slipway.watcher.ends import Again, End, LifecyclePolicy
+from slipway.watcher.ends import FinalEnd, LifecyclePolicy, NextAttempt
 from tests.support.builders import AllocationStory, PodStory, a_pod
 from tests.support.reductions import NOW, a_running, once, settled
 
@@ -112,13 +112,13 @@ def _terminating(reason: Reason, *, restarts: int) -> Allocation:
     return story.recorded(Event.TERMINATING, at_s=9, reason=reason.value, data={"node": "n0"}).it
 
 
-def _outcome(reason: Reason, *, restarts: int = 0) -> End | Again:
+def _outcome(reason: Reason, *, restarts: int = 0) -> FinalEnd | NextAttempt:
     if reason in (Reason.INVALID_SPEC, Reason.TOO_LARGE):
         refused = a_running(maxRestarts=1).condition("Refused", reason.value).it
-        return ends.outcome(refused, reason, now=NOW, policy=POLICY)
+        return ends.after_end(refused, reason, now=NOW, policy=POLICY)
     is_leaving = reason is Reason.NAMESPACE_TERMINATING
     found = _terminating(reason, restarts=restarts)
-    return ends.outcome(found, reason, now=NOW, policy=POLICY, namespace_terminating=is_leaving)
+    return ends.after_end(found, reason, now=NOW, policy=POLICY, namespace_terminating=is_leaving)
 
 
 def test_every_reason_has_its_row() -> None:
@@ -139,15 +139,15 @@ def test_every_end_is_as_the_table_says(reason: Reason) -> None:
     first, last = _outcome(reason), _outcome(reason, restarts=1)
     match again:
         case "never":
-            assert isinstance(first, End)
+            assert isinstance(first, FinalEnd)
             assert words(result) == [first.result.value]
         case "within `maxRestarts`":
-            assert isinstance(first, Again)
-            assert isinstance(last, End)
+            assert isinstance(first, NextAttempt)
+            assert isinstance(last, FinalEnd)
             assert (first.counted, words(result), last.result) == (True, [last.result.value], Result.FAILED)
         case _:
             assert again == "always"
-            assert isinstance(first, Again)
-            assert isinstance(last, Again)
+            assert isinstance(first, NextAttempt)
+            assert isinstance(last, NextAttempt)
             assert (first.counted, words(result)) == (False, [])
-    assert (avoids == "yes") == (isinstance(first, Again) and first.avoid_nodes == ("n0",))
+    assert (avoids == "yes") == (isinstance(first, NextAttempt) and first.avoid_nodes == ("n0",))

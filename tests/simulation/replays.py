@@ -33,7 +33,7 @@ class Replays:
             for fields in entries[len(self._taken) :]:
                 self._taken.append(fields)
                 entry = codec.decode_decision(fields)
-                self._replayer.take(entry.data, entry.tick)
+                self._replayer.replay_entry(entry.data, entry.tick)
         except InvalidError as error:
             self._why = str(error)
 

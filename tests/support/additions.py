@@ -37,9 +37,9 @@ NAME = "GpuOnly"
 REFUSAL = NodeRefusal("GpuOnly", "is for work with GPUs", "are for work with GPUs")
 
 
-def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
+def refuse(request: RankRequest, usage: NodeUsage, at: At) -> Refused:
     """Nodes with the label, for a rank that requests no GPU."""
-    if not ask.requests.get(GPU):
+    if not request.requests.get(GPU):
         yield REFUSAL, usage.table.label("gpu-only").select(("true",))[at]
 ''',
     ),
@@ -110,7 +110,7 @@ from slipway.scheduler.plan.state.usage import NodeUsage
 NAME = "CoolNodes"
 
 
-def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
+def score(request: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
     """100 for a node with the label, 0 for the others."""
     return np.where(usage.table.label("cooling").select(("liquid",))[at], SCORE_MAX, 0).astype(np.int64)
 ''',

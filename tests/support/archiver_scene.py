@@ -92,7 +92,7 @@ class ArchiverScene:
         assert answer.is_appended
         self.number += count
         if archiver is not None:
-            archiver.wrote(pack)
+            archiver.note_stored(pack)
 
     async def written(self, step: Awaitable[object]) -> None:
         """Take a step while the archiver's log records are captured."""

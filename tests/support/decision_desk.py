@@ -16,7 +16,7 @@ from slipway.scheduler.plan.state.plan_types import Plan
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from slipway.scheduler.pool_view import PlannerView
 from slipway.scheduler.ports import RecordSink
-from slipway.scheduler.recorder import DecisionLogWriter, Inputs, Recorder
+from slipway.scheduler.recorder import DecisionLogWriter, PlanInputs, Recorder
 from slipway.streams.decisions import DecisionEntry
 from tests.support.clock import FakeClock
 from tests.support.planner import NAMESPACE
@@ -91,15 +91,15 @@ class Desk:
         now, seed = self.clock.now(), self.ledger.tick
         snapshot = self.view.snapshot(self.ledger, now)
         self.recorder.observe()
-        policy, trail = policy_of(snapshot.pool), self.recorder.trail()
+        policy, trail = policy_of(snapshot.pool), self.recorder.new_trace()
         made = plan(snapshot, policy, now, seed, answers=answers, watch=trail, grows=True)
-        inputs = Inputs(ledger=self.ledger, at=now, seed=seed, policy=policy, answers=answers)
-        taken = self.recorder.take(made, trail, inputs)
+        inputs = PlanInputs(ledger=self.ledger, at=now, seed=seed, policy=policy, answers=answers)
+        taken = self.recorder.record_of(made, trail, inputs)
         if made.is_empty or not commits:
             return made
         self.ledger = msgspec.structs.replace(self.ledger, tick=seed + 1)
         self.snapshots[self.ledger.tick] = snapshot
-        self.recorder.keep(taken, epoch=self.ledger.epoch, tick=self.ledger.tick)
+        self.recorder.offer(taken, epoch=self.ledger.epoch, tick=self.ledger.tick)
         self._carry_out(made)
         return made
 

@@ -28,7 +28,7 @@ from slipway.ops.audit.evidence import (
     Version,
 )
 from slipway.pods.ended import waits_for_reader
-from slipway.podworker.intent import Bind, Join, LaunchIntent, Restart, Teardown, decide
+from slipway.podworker.intent import AddRanks, Bind, LaunchIntent, RestartRanks, Teardown, decide
 from slipway.streams import keys, pages
 from slipway.streams.pages import ZERO
 from slipway.streams.ports import Claimed, NoTally, WorkHint
@@ -231,11 +231,11 @@ class Witness:
             case Bind():
                 unbound = [uid for uid, node in self._released(allocation) if not self._is_let_go(uid, node)]
                 return _Demand(text=f"the binding of {unbound}", starts=attempt) if unbound else None
-            case Join(n, _):
+            case AddRanks(n, _):
                 unbound = [uid for uid, node in self._released(allocation) if not self._is_let_go(uid, node)]
                 is_due = bool(unbound or unreleased(allocation))
                 return _Demand(text=f"growth {n} of attempt {attempt}", starts=attempt) if is_due else None
-            case Restart():
+            case RestartRanks():
                 unbound = [uid for uid, node in self._released(allocation) if not self._is_let_go(uid, node)]
                 return _Demand(text=f"restarts of attempt {attempt}", starts=attempt) if unbound else None
             case Teardown(through):

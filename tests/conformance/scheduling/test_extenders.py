@@ -17,7 +17,7 @@ from slipway.runtime.clock import SystemClock
 from slipway.scheduler.extenders import Extenders
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
-from slipway.scheduler.plan.state.pool_state import Columns
+from slipway.scheduler.plan.state.pool_state import PoolState
 from tests.conformance.scheduling.referee import a_referee
 from tests.conformance.scheduling.worlds import NAMESPACES, Json
 from tests.conformance.wanted import require_own_cluster
@@ -64,7 +64,7 @@ def ours(extender: LoopbackExtender, nodes: list[Json], *, names_only: bool) -> 
     fact = ExtenderFact(
         url=extender.url, filter_verb="filter", prioritize_verb="prioritize", node_cache_capable=names_only
     )
-    columns = Columns(PoolFact(name="default", extenders=(fact,)))
+    columns = PoolState(PoolFact(name="default", extenders=(fact,)))
     columns.set_nodes([node_fact(msgspec.convert(node, Node, strict=False)) for node in nodes])
     columns.set_queues([QueueFact(name="default")])
     columns.set_workspaces(frozenset({NAMESPACE}))

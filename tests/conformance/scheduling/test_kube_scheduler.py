@@ -20,7 +20,7 @@ from slipway.model.facts import AllocationFact, PoolFact, QueueFact, RoleFact, T
 from slipway.scheduler.plan.placement.policy import SPREAD, policy_of
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.planner import plan
-from slipway.scheduler.plan.state.pool_state import Columns
+from slipway.scheduler.plan.state.pool_state import PoolState
 from tests.conformance.scheduling.referee import CURVE, DEFAULT, PACKING, Referee, Verdict, a_referee
 from tests.conformance.scheduling.worlds import EXTENDED, NAMESPACES, Json, a_node, a_pod
 from tests.conformance.wanted import require_own_cluster
@@ -74,7 +74,7 @@ class Mirror:
     """Our view of the referee's cluster."""
 
     def __init__(self, nodes: list[Json]) -> None:
-        self.columns = Columns(PoolFact(name="default"))
+        self.columns = PoolState(PoolFact(name="default"))
         self.columns.set_nodes(node_fact(msgspec.convert(node, Node)) for node in nodes)
         self.columns.set_namespaces(NAMESPACES)
         self.columns.set_workspaces(frozenset(NAMESPACES))

@@ -45,7 +45,7 @@ def read_allocation(found: Allocation) -> None:
         fact = allocation_fact(it, ResourcePool(metadata=ObjectMeta(name="default")))
         work_key(fact.priority, fact.position, created=fact.created, weight=1, own=0, uid=fact.uid)
         run_limit(it)
-        ends.patience_of(it, DEFAULT_POLICY)
+        ends.start_limit_s(it, DEFAULT_POLICY)
         ends.preemption_grace_s(it, DEFAULT_POLICY)
         reduce(it, [], now=T0 + 10, consistent=True)
         limits(it, {}, T0 + 10)

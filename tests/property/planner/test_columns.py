@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from slipway.model.facts import AllocationFact, NodeFact, PodFact, PoolFact
 from slipway.model.ledger import Decision
 from slipway.model.lifecycle import Phase
-from slipway.scheduler.plan.state.pool_state import Columns
+from slipway.scheduler.plan.state.pool_state import PoolState
 from slipway.scheduler.plan.state.snapshot import OpenDecision, PoolSnapshot
 from tests.support.planner import WORKSPACES, a_node, a_role, a_snapshot, amounts, an_allocation
 
@@ -81,7 +81,7 @@ STEP = st.one_of(
 @settings(max_examples=200, deadline=None)
 def test_deltas_end_where_a_list_does(steps: list[object], first: list[OpenDecision], last: list[OpenDecision]) -> None:
     """This is true in any order, with repeats and drops, and with changing decisions."""
-    columns = Columns(PoolFact(name="default"))
+    columns = PoolState(PoolFact(name="default"))
     nodes = {node.name: node for node in NODES}
     pods: dict[str, PodFact] = {}
     allocations: dict[str, AllocationFact] = {}

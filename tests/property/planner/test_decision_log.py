@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipway.model.facts import PoolFact
-from slipway.scheduler.decisions.fold import Fold
 from slipway.scheduler.decisions.record import unpack
+from slipway.scheduler.decisions.snapshot_rebuilder import SnapshotRebuilder
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from tests.property.planner.instances import Instance, instances
 from tests.support.decision_desk import POOL, Desk, replayed
@@ -92,10 +92,10 @@ def test_the_log_folds_to_what_was_seen(instance: Instance, steps: list[str], da
     asyncio.run(desk.recorder.flush())
     if not desk.log:
         return
-    fold: Fold | None = None
+    fold: SnapshotRebuilder | None = None
     for packed, tick in desk.log:
         record = unpack(packed)
-        fold = Fold(record) if fold is None or record.number == 0 else fold
+        fold = SnapshotRebuilder(record) if fold is None or record.number == 0 else fold
         assert image(fold.apply(record)) == image(desk.snapshots[tick])
     report = replayed(desk.log)
     assert (report.differences, report.skipped, report.ticks) == ([], [], len(desk.log))

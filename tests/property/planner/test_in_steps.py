@@ -8,7 +8,7 @@ from slipway.model.facts import AllocationFact, JobFact
 from slipway.model.lifecycle import Phase
 from slipway.scheduler.plan.state.pending import PendingWork
 from slipway.scheduler.plan.state.plan_types import encoded
-from slipway.scheduler.plan.state.pool_state import Columns
+from slipway.scheduler.plan.state.pool_state import PoolState
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from tests.property.planner.instances import Instance, instances
 from tests.support.planner import WORKSPACES, planned
@@ -16,8 +16,8 @@ from tests.support.planner import WORKSPACES, planned
 SETTINGS = settings(max_examples=100, deadline=None)
 
 
-def columns_of(instance: Instance) -> Columns:
-    columns = Columns(instance.pool)
+def columns_of(instance: Instance) -> PoolState:
+    columns = PoolState(instance.pool)
     columns.set_nodes(instance.nodes)
     for pod in instance.pods:
         columns.set_pod(pod)

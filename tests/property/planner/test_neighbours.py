@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from slipway.model.facts import NodeFact, RoleFact
 from slipway.scheduler.plan.lint import lint
-from slipway.scheduler.plan.state.affinity_terms import spreads_of, wishes_of
-from slipway.scheduler.plan.state.pod_index import Peers, PodClass
+from slipway.scheduler.plan.state.affinity_terms import affinity_terms_of, spreads_of
+from slipway.scheduler.plan.state.pod_index import PodClass, PodIndex
 from tests.support.planner import NAMESPACE, a_node, a_role, a_snapshot, admitted, an_allocation, planned, running
 
 KEYS = ("kubernetes.io/hostname", "zone", "rack")
@@ -75,9 +75,9 @@ def is_near(key: str, one: NodeFact, other: NodeFact) -> bool:
 
 def is_allowed(role: RoleFact, node: NodeFact, standing: list[Standing], nodes: list[NodeFact]) -> bool:
     """Kubernetes' rules for one more pod of `role` on `node`, computed pod by pod."""
-    own = wishes_of(role.affinity, role.namespace, role.labels)
+    own = affinity_terms_of(role.affinity, role.namespace, role.labels)
     for other in standing:
-        theirs = wishes_of(other.role.affinity, other.role.namespace, other.role.labels)
+        theirs = affinity_terms_of(other.role.affinity, other.role.namespace, other.role.labels)
         if any(t.selector.matches(role.labels) and is_near(t.key, node, other.node) for t in theirs.apart):
             return False
         if any(t.selector.matches(other.role.labels) and is_near(t.key, node, other.node) for t in own.apart):
@@ -157,8 +157,8 @@ def test_a_tally_is_what_counting_afresh_gives(moves: list[tuple[str, int, int, 
     def weigh(peer: PodClass, labels: Any) -> int:
         return 2 if labels.get("app") == "x" else int(peer.namespace == "y")
 
-    peers = Peers(4)
-    kept: list[tuple[Peers, list[int]]] = []
+    peers = PodIndex(4)
+    kept: list[tuple[PodIndex, list[int]]] = []
     counts = [0, 0, 0, 0]
     for app, node, times, is_copied in moves:
         peer = PodClass(namespace=app, labels=(("app", app),))

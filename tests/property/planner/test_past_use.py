@@ -13,7 +13,7 @@ from slipway.model.decay import DecayedUsage
 from slipway.model.facts import LEAST_USED, AllocationFact, FairShareFact, PoolFact, QueueFact
 from slipway.scheduler.plan.lint import lint
 from slipway.scheduler.plan.planner import queue_tree
-from slipway.scheduler.plan.queueing.queue_cursor import NOT_YET, LineKey, QueueCursor, line_up
+from slipway.scheduler.plan.queueing.queue_cursor import NOT_YET, LineKey, QueueCursor, build_cursors
 from slipway.scheduler.plan.state.past_use import PastUse, UserTurns
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from slipway.scheduler.simulate.run import simulate
@@ -96,7 +96,7 @@ def test_more_use_never_gives_an_earlier_place(
 
 def _ahead(snapshot: PoolSnapshot, queue: str) -> dict[str, tuple[int, str]]:
     """{uid: (the number ahead of it, its user)}; counting and walking give the same."""
-    lines, _ = line_up(snapshot, queue_tree(snapshot), 0.0)
+    lines, _ = build_cursors(snapshot, queue_tree(snapshot), 0.0)
     line = lines.get(queue)
     if line is None:
         return {}
@@ -134,7 +134,7 @@ def test_the_next_allocation_is_that_of_the_user_who_has_used_least(data: st.Dat
     past = PastUse(half_life_ms=WEEK_MS, used=used)
     settled = frozenset(data.draw(st.sets(st.sampled_from([fact.uid for fact in facts]), max_size=3)))
     snapshot = msgspec.structs.replace(snapshot, past=past)
-    line = line_up(snapshot, queue_tree(snapshot), 0.0, settled)[0]["default"]
+    line = build_cursors(snapshot, queue_tree(snapshot), 0.0, settled)[0]["default"]
     levels = UserTurns(past, "default")
     left: dict[str, AllocationFact] = {fact.uid: fact for fact in facts if fact.uid not in settled}
     waiting = dict(left)
@@ -154,8 +154,8 @@ def test_the_next_allocation_is_that_of_the_user_who_has_used_least(data: st.Dat
     in_order = sorted(waiting.values(), key=lambda fact: _line_key(snapshot, levels, fact))
     assert [fact.uid for _, fact, _ in line.waiting()] == [fact.uid for fact in in_order]
     assert [line.ahead(snapshot.order_of(fact), fact.user) for fact in in_order] == list(range(len(in_order)))
-    firsts = [fact.uid for walk in line.walks for _, fact in walk.first(len(facts))]
-    assert sorted(firsts) == sorted(fact.uid for walk in line.walks for _, fact in walk.waiting())
+    firsts = [fact.uid for walk in line.group_cursors for _, fact in walk.first(len(facts))]
+    assert sorted(firsts) == sorted(fact.uid for walk in line.group_cursors for _, fact in walk.waiting())
 
 
 def _line_key(snapshot: PoolSnapshot, levels: UserTurns, fact: AllocationFact) -> LineKey:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from slipway.model.facts import AllocationFact, QueueFact
 from slipway.model.resources import Resources
-from slipway.scheduler.plan.queueing.fair_share import Contest
+from slipway.scheduler.plan.queueing.fair_share import FairShareTournament
 from slipway.scheduler.plan.queueing.queue_tree import QueueTree
 from slipway.scheduler.plan.state.ordering import HeadKey, work_key
 from tests.support.planner import an_allocation
@@ -235,7 +235,7 @@ def test_what_a_head_keeps_is_kept_from_others_only(case: Case, wanted: int) -> 
     demand: Mapping[str, int] = {"cpu": wanted, "memory": wanted}
     before = {queue: tree.shortfall(queue, demand, preemptible=True) for queue in case.leaves}
     keeper = case.leaves[0]
-    tree.keep(keeper, demand)
+    tree.reserve(keeper, demand)
     for queue in case.leaves:
         after = tree.shortfall(queue, demand, preemptible=True)
         if queue == keeper or before[queue] is not None:
@@ -279,12 +279,12 @@ def test_the_contest_is_the_plain_tournament(case: Case) -> None:
             return None
         return min(rivals, key=lambda item: (tree.share(item[0], wants[item[1]][0]), key(item[1])))[1]
 
-    contest = Contest(tree)
+    contest = FairShareTournament(tree)
     for queue in case.leaves:
         if wants[queue]:
             contest.enter(queue, wants[queue][0], key(queue))
     while True:
-        expected, chosen = best(""), contest.take()
+        expected, chosen = best(""), contest.pop()
         assert chosen == expected
         if chosen is None:
             return

@@ -34,7 +34,7 @@ def test_a_row_kept_current_equals_a_fresh_one(instance: Instance, steps: list[t
     for role, _ in steps:
         row = whatif.row(role)
         row.refresh()
-        fresh = FeasibilityRow(row.ask, whatif.usage, whatif.weights(row.ask))
+        fresh = FeasibilityRow(row.request, whatif.usage, whatif.weights(row.request))
         assert np.array_equal(row.total, fresh.total)
         assert np.array_equal(row.fits, fresh.fits)
 
@@ -79,10 +79,10 @@ def test_the_quick_verdict_agrees_with_the_filters(instance: Instance, role: Rol
     """The feasible nodes of a row are those that no filter refuses and that fit at least one rank."""
     whatif = a_whatif(instance)
     row = whatif.row(role)
-    verdict = diagnose(row.ask, whatif.usage)
+    verdict = diagnose(row.request, whatif.usage)
     assert verdict.fitting == int(row.fits.sum())
     assert verdict.fitting + sum(count for _, count in verdict.refused) == len(whatif.table)
-    assert np.array_equal(whatif.usage.room(row.ask, EVERY, 9) > 0, whatif.usage.fits(row.ask, EVERY))
+    assert np.array_equal(whatif.usage.room(row.request, EVERY, 9) > 0, whatif.usage.fits(row.request, EVERY))
 
 
 def instance_with_scores(instance: Instance) -> Instance:

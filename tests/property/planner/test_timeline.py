@@ -12,10 +12,10 @@ from slipway.model.lifecycle import Phase
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.placement.tick_state import TickState
 from slipway.scheduler.plan.planner import queue_tree
-from slipway.scheduler.plan.reservation.future import Future, FutureRelease
-from slipway.scheduler.plan.reservation.search import Box, EarliestStart, ReleaseStep, earliest, steps_of
+from slipway.scheduler.plan.reservation.future import FuturePool, FutureRelease
+from slipway.scheduler.plan.reservation.search import EarliestStart, ReleaseStep, ReservedSpan, earliest, steps_of
 from slipway.scheduler.plan.reservation.timeline import Timeline
-from slipway.scheduler.plan.state.pool_state import Columns
+from slipway.scheduler.plan.state.pool_state import PoolState
 from slipway.scheduler.plan.state.run_limits import known_end, run_limit
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from tests.support.planner import a_node, a_role, a_snapshot, amounts, an_allocation
@@ -81,14 +81,16 @@ def some_work(chance: random.Random, node: str, is_shared: bool) -> list[Allocat
     return found
 
 
-def one_by_one(state: TickState, head: AllocationFact, limit: float | None, boxes: list[Box]) -> EarliestStart | None:
+def one_by_one(
+    state: TickState, head: AllocationFact, limit: float | None, boxes: list[ReservedSpan]
+) -> EarliestStart | None:
     """The search over the holdings."""
     releases: list[FutureRelease] = []
     for uid, holding in state.snapshot.holdings.items():
         end = known_end(holding.allocation, state.tree.queue(holding.allocation.queue), state.now)
         if end is not None:
             releases.append(FutureRelease(end, uid, holding, tuple(holding.charges)))
-    return earliest(Future(state), head, limit, [ReleaseStep(state.now, ()), *steps_of(releases, boxes)], boxes)
+    return earliest(FuturePool(state), head, limit, [ReleaseStep(state.now, ()), *steps_of(releases, boxes)], boxes)
 
 
 @given(st.integers(0, 2**32))
@@ -96,7 +98,7 @@ def one_by_one(state: TickState, head: AllocationFact, limit: float | None, boxe
 def test_the_start_is_that_of_the_search_over_holdings(seed: int) -> None:
     """Both give the same instant, nodes and use of them; also around the places of earlier heads."""
     state, heads = a_state(seed)
-    timeline, boxes = Timeline(state), list[Box]()
+    timeline, boxes = Timeline(state), list[ReservedSpan]()
     for head in heads:
         row = timeline.row_of(head)
         assert row is not None
@@ -113,7 +115,7 @@ def test_the_start_is_that_of_the_search_over_holdings(seed: int) -> None:
         assert np.array_equal(ours.scored, theirs.scored)
         if ours.devices is not None and theirs.devices is not None:
             assert np.array_equal(ours.devices.left, theirs.devices.left)
-        boxes.append(Box(found.at, None if limit is None else found.at + limit, found.placed))
+        boxes.append(ReservedSpan(found.at, None if limit is None else found.at + limit, found.placed))
 
 
 @given(st.integers(0, 2**32))
@@ -141,12 +143,12 @@ def test_rows_that_were_kept_are_those_of_a_fresh_state(seed: int) -> None:
         assert row is not None
         found = timeline.earliest(head, row, None, (), [])
         starts.append(None if found is None else found.at)
-        assert timeline.is_ever(head, row, ()) or found is None
+        assert timeline.can_ever_start(head, row, ()) or found is None
     assert starts[0] == starts[1]
 
 
-def columns_of(snapshot: PoolSnapshot, facts: dict[str, AllocationFact]) -> Columns:
-    columns = Columns(snapshot.pool)
+def columns_of(snapshot: PoolSnapshot, facts: dict[str, AllocationFact]) -> PoolState:
+    columns = PoolState(snapshot.pool)
     columns.set_nodes(snapshot.table.facts)
     columns.set_queues(snapshot.queues)
     columns.set_workspaces(snapshot.workspaces)
@@ -155,6 +157,6 @@ def columns_of(snapshot: PoolSnapshot, facts: dict[str, AllocationFact]) -> Colu
     return columns
 
 
-def state_of(columns: Columns) -> TickState:
+def state_of(columns: PoolState) -> TickState:
     snapshot = columns.snapshot((), NOW)
     return TickState(snapshot, policy_of(snapshot.pool), NOW, queue_tree(snapshot))

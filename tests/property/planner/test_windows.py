@@ -13,8 +13,8 @@ from slipway.model.facts import WindowFact
 from slipway.model.windows import occurrences
 from slipway.scheduler.plan.lint import lint
 from slipway.scheduler.plan.state.plan_types import encoded
-from slipway.scheduler.simulate.lower import window as lowered
-from slipway.scheduler.simulate.parts import WindowPart
+from slipway.scheduler.simulate.scenario_facts import window as lowered
+from slipway.scheduler.simulate.scenario_format import WindowPart
 from tests.property.planner.instances import Instance, instances
 from tests.property.planner.test_backfill import SETTINGS, assert_never_later, run, scenarios, some_work
 from tests.property.planner.test_decision_log import STEPS, furnished, happen

@@ -11,7 +11,7 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import StaleError
 from slipway.kube.resources import CONFIG_MAPS
 from slipway.watcher import retention
-from slipway.watcher.usage_accounting import Books
+from slipway.watcher.usage_accounting import UsageAccounts
 from tests.simulation.bugs.bug import Bug
 
 
@@ -28,15 +28,15 @@ def _totals_are_added_again(patch: pytest.MonkeyPatch) -> None:
 def _let_go_unaccounted(patch: pytest.MonkeyPatch) -> None:
     """The last finalizer is removed without waiting for the totals."""
 
-    def hasty(_self: Books, _allocation: Allocation) -> bool:
+    def hasty(_self: UsageAccounts, _allocation: Allocation) -> bool:
         return True
 
-    patch.setattr(Books, "is_settled", hasty)
+    patch.setattr(UsageAccounts, "is_settled", hasty)
 
 
 def _totals_without_fence(patch: pytest.MonkeyPatch) -> None:
     """Of two concurrent writers of the totals the later one overwrites the other."""
-    write = Books._write  # pyright: ignore[reportPrivateUsage]
+    write = UsageAccounts._write  # pyright: ignore[reportPrivateUsage]
 
     class Blunt:
         def __init__(self, kube: Any) -> None:
@@ -61,7 +61,7 @@ def _totals_without_fence(patch: pytest.MonkeyPatch) -> None:
         finally:
             self._kube = kube
 
-    patch.setattr(Books, "_write", blunt)
+    patch.setattr(UsageAccounts, "_write", blunt)
 
 
 def _what_runs_expires(patch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from slipway.errors import TransientError
 from slipway.kube.lease import Leadership, LeaseElector
 from slipway.model.ledger import Ledger
 from slipway.scheduler import ledger
-from slipway.scheduler.cluster_sync import Follower
+from slipway.scheduler.cluster_sync import ClusterSync
 from slipway.scheduler.cycle import Cycle
 from slipway.scheduler.leader import PoolScheduler
 from slipway.scheduler.ledger_store import LedgerStore
@@ -74,7 +74,7 @@ def _every_lease_is_free(patch: pytest.MonkeyPatch) -> None:
 
 def _promoted_without_a_look(patch: pytest.MonkeyPatch) -> None:
     """A new leader reads only the feed, and does not know the earlier state."""
-    looks = Follower._list  # pyright: ignore[reportPrivateUsage]
+    looks = ClusterSync._list  # pyright: ignore[reportPrivateUsage]
     known: set[int] = set()
 
     async def lazy(self: Any, *, restart: bool) -> None:
@@ -85,7 +85,7 @@ def _promoted_without_a_look(patch: pytest.MonkeyPatch) -> None:
         await self._reader.start()
         self._listed_at = self._clock.monotonic()
 
-    patch.setattr(Follower, "_list", lazy)
+    patch.setattr(ClusterSync, "_list", lazy)
 
 
 def _led_without_the_ledger(patch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from slipway.streams import memory_logs
 from slipway.streams.logpacks import LogAppended, LogPack, LogPosition
 from slipway.watcher import cleanup, logfollower
 from slipway.watcher.logfollower import LogFollower
-from slipway.watcher.loglines import LineCutter
+from slipway.watcher.loglines import LineSplitter
 from slipway.watcher.podlogs import PodLogs
 from slipway.watcher.view import ReductionView
 from tests.simulation.bugs.bug import Bug
@@ -26,33 +26,33 @@ CRASH = "crash@watcher:*append logs:after"
 
 def _a_line_late(patch: pytest.MonkeyPatch) -> None:
     """A resumed log treats one line too many as stored."""
-    cutter = logfollower.LineCutter
+    cutter = logfollower.LineSplitter
 
-    def late(position: LogPosition) -> LineCutter:
+    def late(position: LogPosition) -> LineSplitter:
         return cutter(msgspec.structs.replace(position, seen=position.seen + 1) if position.second else position)
 
-    patch.setattr(logfollower, "LineCutter", late)
+    patch.setattr(logfollower, "LineSplitter", late)
 
 
 def _from_the_beginning_again(patch: pytest.MonkeyPatch) -> None:
     """A resumed log is read from its beginning, and all of it is stored behind the present lines."""
-    cutter = logfollower.LineCutter
+    cutter = logfollower.LineSplitter
 
-    def fresh(_position: LogPosition) -> LineCutter:
+    def fresh(_position: LogPosition) -> LineSplitter:
         return cutter(LogPosition())
 
-    patch.setattr(logfollower, "LineCutter", fresh)
+    patch.setattr(logfollower, "LineSplitter", fresh)
 
 
 def _what_is_too_much_is_dropped(patch: pytest.MonkeyPatch) -> None:
     """Data that is read ahead does not wait for space: it is dropped."""
-    put = logfollower._Ahead.put  # pyright: ignore[reportPrivateUsage]
+    put = logfollower._ChunkBuffer.put  # pyright: ignore[reportPrivateUsage]
 
     async def hasty(self: Any, chunk: bytes) -> None:
         if self._bytes < logfollower.AHEAD_BYTES:
             await put(self, chunk)
 
-    patch.setattr(logfollower._Ahead, "put", hasty)  # pyright: ignore[reportPrivateUsage]
+    patch.setattr(logfollower._ChunkBuffer, "put", hasty)  # pyright: ignore[reportPrivateUsage]
 
 
 def _left_out_uncounted(patch: pytest.MonkeyPatch) -> None:
@@ -132,10 +132,10 @@ def _whatever_comes_is_stored(patch: pytest.MonkeyPatch) -> None:
 def _no_end_no_line(patch: pytest.MonkeyPatch) -> None:
     """A last line without a line end is dropped."""
 
-    def end(_self: LineCutter) -> Sequence[bytes]:
+    def end(_self: LineSplitter) -> Sequence[bytes]:
         return []
 
-    patch.setattr(LineCutter, "end", end)
+    patch.setattr(LineSplitter, "end", end)
 
 
 def _read_is_stored(patch: pytest.MonkeyPatch) -> None:

@@ -10,14 +10,14 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.model.ledger import DecisionKind, Ledger
 from slipway.pods import manifest
 from slipway.podworker import intent, status, worker
-from slipway.podworker.intent import Shed
+from slipway.podworker.intent import DeleteRanks
 from slipway.scheduler import ledger, ledger_entries
 from slipway.watcher import ends
 from tests.simulation.bugs.bug import Bug
 
 
 def _room_is_taken_before_it_is_free(patch: pytest.MonkeyPatch) -> None:
-    sound = ledger_entries.of
+    sound = ledger_entries.decisions_of
 
     def hasty(plan: Any) -> list[ledger.PlacedDecision]:
         found = sound(plan)
@@ -26,11 +26,11 @@ def _room_is_taken_before_it_is_free(patch: pytest.MonkeyPatch) -> None:
             for item in found
         ]
 
-    patch.setattr(ledger_entries, "of", hasty)
+    patch.setattr(ledger_entries, "decisions_of", hasty)
 
 
 def _nobody_holds_the_room(patch: pytest.MonkeyPatch) -> None:
-    sound = ledger_entries.of
+    sound = ledger_entries.decisions_of
 
     def without(plan: Any) -> list[ledger.PlacedDecision]:
         return [item for item in sound(plan) if item.kind is not DecisionKind.NOMINATE]
@@ -38,8 +38,8 @@ def _nobody_holds_the_room(patch: pytest.MonkeyPatch) -> None:
     def none(_ledger: Ledger) -> frozenset[str]:
         return frozenset()
 
-    patch.setattr(ledger, "pointless", none)
-    patch.setattr(ledger_entries, "of", without)
+    patch.setattr(ledger, "obsolete_evictions", none)
+    patch.setattr(ledger_entries, "decisions_of", without)
 
 
 def _victims_are_told_without_a_decision(patch: pytest.MonkeyPatch) -> None:
@@ -77,14 +77,14 @@ def _the_whole_gang_makes_room(patch: pytest.MonkeyPatch) -> None:
 
     def greedy(allocation: Allocation, **more: Any) -> Any:
         found = sound(allocation, **more)
-        return Shed(tuple(range(4))) if isinstance(found, Shed) else found
+        return DeleteRanks(tuple(range(4))) if isinstance(found, DeleteRanks) else found
 
     patch.setattr(worker, "decide", greedy)
 
 
 def _added_ranks_are_bound_unnamed(patch: pytest.MonkeyPatch) -> None:
     """The pods of added ranks are bound before the growth lists them."""
-    sound = status.join
+    sound = status.commit_added
 
     async def hasty(kube: Any, allocation: Allocation, uids: Any) -> Allocation:
         for member, uid in zip(unreleased(allocation), uids, strict=True):
@@ -92,7 +92,7 @@ def _added_ranks_are_bound_unnamed(patch: pytest.MonkeyPatch) -> None:
             await kube.bind(allocation.metadata.namespace, name, uid, member.placement.node)
         return await sound(kube, allocation, uids)
 
-    patch.setattr(status, "join", hasty)
+    patch.setattr(status, "commit_added", hasty)
 
 
 def _a_growth_is_written_without_a_decision(patch: pytest.MonkeyPatch) -> None:

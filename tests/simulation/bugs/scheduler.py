@@ -8,7 +8,7 @@ import pytest
 from slipway.model import limitrange
 from slipway.scheduler import ledger
 from slipway.scheduler.apply import Applier
-from slipway.scheduler.cluster_sync import Follower
+from slipway.scheduler.cluster_sync import ClusterSync
 from slipway.scheduler.cycle import Cycle
 from slipway.scheduler.plan.queueing.namespace_quota import NamespaceQuotas
 from slipway.streams.feed import FeedBatch, FeedReader
@@ -50,7 +50,7 @@ def _a_broken_feed_is_joined_again(patch: pytest.MonkeyPatch) -> None:
             await self._clock.sleep(0.2)
             await self._reader.start()
 
-    patch.setattr(Follower, "follow", follow)
+    patch.setattr(ClusterSync, "follow", follow)
 
 
 def _nothing_was_told_since_the_snapshot(patch: pytest.MonkeyPatch) -> None:

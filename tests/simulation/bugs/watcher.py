@@ -53,12 +53,12 @@ def _next_attempt_beside_the_last(patch: pytest.MonkeyPatch) -> None:
 
 
 def _absence_is_evidence(patch: pytest.MonkeyPatch) -> None:
-    judged = gang._judged  # pyright: ignore[reportPrivateUsage]
+    judged = gang._with_end  # pyright: ignore[reportPrivateUsage]
 
     def sure(rank: Any, *, nodes_gone: Any, consistent: bool) -> Any:
         return judged(rank, nodes_gone=nodes_gone, consistent=True)
 
-    patch.setattr(gang, "_judged", sure)
+    patch.setattr(gang, "_with_end", sure)
 
 
 def _nodes_unseen_are_gone(patch: pytest.MonkeyPatch) -> None:
@@ -77,29 +77,29 @@ def _an_older_view_takes_back(patch: pytest.MonkeyPatch) -> None:
     def latest(known: RankStatus | None, seen: RankStatus) -> RankStatus:
         return known if known is not None and known.phase in RANK_ENDS else seen
 
-    patch.setattr(gang, "joined", latest)
+    patch.setattr(gang, "merged", latest)
 
 
 def _missing_is_success(patch: pytest.MonkeyPatch) -> None:
-    judged = gang._judged  # pyright: ignore[reportPrivateUsage]
+    judged = gang._with_end  # pyright: ignore[reportPrivateUsage]
 
     def kind(rank: Any, **how: Any) -> Any:
         found = judged(rank, **how)
         is_unseen = rank.pod is None and found.exit is not None and found.exit.reason is Reason.POD_LOST
         return msgspec.structs.replace(found, exit=_GOOD) if is_unseen else found
 
-    patch.setattr(gang, "_judged", kind)
+    patch.setattr(gang, "_with_end", kind)
 
 
 def _a_lost_node_is_success(patch: pytest.MonkeyPatch) -> None:
-    judged = gang._judged  # pyright: ignore[reportPrivateUsage]
+    judged = gang._with_end  # pyright: ignore[reportPrivateUsage]
 
     def kind(rank: Any, **how: Any) -> Any:
         found = judged(rank, **how)
         is_lost = found.loss is not None and found.loss.reason is Reason.NODE_LOST
         return msgspec.structs.replace(found, loss=None, exit=_GOOD) if is_lost else found
 
-    patch.setattr(gang, "_judged", kind)
+    patch.setattr(gang, "_with_end", kind)
 
 
 def _a_lost_node_is_the_users_fault(patch: pytest.MonkeyPatch) -> None:
@@ -329,14 +329,14 @@ def _a_broken_watch_is_the_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def _restarts_of_ranks_are_free(patch: pytest.MonkeyPatch) -> None:
-    sound = restarting.begun
+    sound = restarting.with_restarts
 
     def free(view: ReductionView, allocation: Allocation) -> Allocation:
         after = sound(view, allocation)
         status = msgspec.structs.replace(after.status, restarts=allocation.status.restarts)
         return after if after is allocation else transitions.with_status(after, status)
 
-    patch.setattr(restarting, "begun", free)
+    patch.setattr(restarting, "with_restarts", free)
 
 
 BUGS: tuple[Bug, ...] = (

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from slipway.errors import ControlPlaneError, InvalidError, StaleError, UnavailableError
-from slipway.podworker.concurrency import Lanes, LaunchStage, Turns
+from slipway.podworker.concurrency import KeyedLock, LaunchStage, PriorityLimiter
 
 
 class Load:
@@ -29,14 +29,14 @@ class Load:
 
 async def test_the_limit_holds_over_everything_that_runs() -> None:
     """The limit is for all calls: two batches share the lanes."""
-    load, lanes = Load(), Lanes(3)
-    await asyncio.gather(lanes.all([load.call] * 10), lanes.all([load.call] * 10))
+    load, lanes = Load(), PriorityLimiter(3)
+    await asyncio.gather(lanes.run_all([load.call] * 10), lanes.run_all([load.call] * 10))
     assert (load.most, load.done) == (3, 20)
 
 
 async def test_what_has_begun_goes_before_what_begins() -> None:
     """A free lane goes to the call of the latest stage, and within a stage to the one that waited longest."""
-    lanes, order = Lanes(1), list[str]()
+    lanes, order = PriorityLimiter(1), list[str]()
 
     async def call(name: str) -> None:
         order.append(name)
@@ -49,7 +49,7 @@ async def test_what_has_begun_goes_before_what_begins() -> None:
         (LaunchStage.RANKS, "rank 1"),
     ]
     waiting.append((LaunchStage.LAST, "binds"))
-    await asyncio.gather(*(lanes.one(partial(call, name), stage) for stage, name in waiting))
+    await asyncio.gather(*(lanes.run(partial(call, name), stage) for stage, name in waiting))
     assert order == ["held", "binds", "rank 0", "rank 1", "begins"]
 
 
@@ -57,45 +57,45 @@ async def test_what_has_begun_goes_before_what_begins() -> None:
 async def test_who_is_cancelled_leaves_its_lane_to_the_next(rounds: int) -> None:
     """A cancelled call leaves its lane to the next one, while it waits, when it has just got the lane, and while it
     runs."""
-    load, lanes = Load(), Lanes(1)
+    load, lanes = Load(), PriorityLimiter(1)
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(lanes.one(partial(load.call, rounds=1)))
-        second = tasks.create_task(lanes.one(partial(load.call, rounds=50)))
+        tasks.create_task(lanes.run(partial(load.call, rounds=1)))
+        second = tasks.create_task(lanes.run(partial(load.call, rounds=50)))
         for _ in range(rounds):
             await asyncio.sleep(0)
         second.cancel()
     load.now = 0
     async with asyncio.timeout(1):
-        await lanes.all([load.call] * 3)
+        await lanes.run_all([load.call] * 3)
     assert load.most == 1
 
 
 async def test_after_a_failure_nothing_is_begun_and_what_runs_is_finished() -> None:
     """After a failure no call is begun, and running calls are finished, because a cancelled write would have an unknown
     outcome."""
-    load, lanes = Load(), Lanes(2)
+    load, lanes = Load(), PriorityLimiter(2)
     calls: list[Callable[[], Awaitable[None]]] = [partial(load.call, UnavailableError("x"), 1), *[load.call] * 8]
     with pytest.raises(UnavailableError):
-        await lanes.all(calls)
+        await lanes.run_all(calls)
     assert load.now == 0
     assert load.done <= 3
 
 
 async def test_the_gravest_failure_is_raised() -> None:
     """The gravest failure is raised: a permanent refusal before a lost connection."""
-    load, lanes = Load(), Lanes(3)
+    load, lanes = Load(), PriorityLimiter(3)
     errors = [UnavailableError("t"), StaleError("s"), InvalidError("p")]
     with pytest.raises(InvalidError):
-        await lanes.all([partial(load.call, error) for error in errors])
+        await lanes.run_all([partial(load.call, error) for error in errors])
 
 
 async def test_turns_serialise_a_key_and_leave_others_alone() -> None:
     """Calls of one key run in turn and do not delay others, so that a delete never overtakes its create within a
     process."""
-    turns, order = Turns(), list[str]()
+    turns, order = KeyedLock(), list[str]()
 
     async def visit(key: str, name: str) -> None:
-        async with turns.of(key):
+        async with turns.hold(key):
             order.append(f"{name} in")
             await asyncio.sleep(0)
             await asyncio.sleep(0)
@@ -104,4 +104,4 @@ async def test_turns_serialise_a_key_and_leave_others_alone() -> None:
     await asyncio.gather(visit("a", "1"), visit("a", "2"), visit("b", "3"))
     assert order.index("1 out") < order.index("2 in")
     assert order.index("3 in") < order.index("1 out")
-    assert not turns.is_taken("a")
+    assert not turns.is_locked("a")

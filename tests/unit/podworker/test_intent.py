@@ -8,10 +8,10 @@ from slipway.podworker.intent import (
     CONDITION_REFUSED,
     CONDITION_STUCK,
     Bind,
+    DeleteRanks,
     Intent,
     LaunchIntent,
-    Nothing,
-    Shed,
+    NoAction,
     Teardown,
     decide,
 )
@@ -29,12 +29,12 @@ SECOND = RUNNING.recorded(Event.RESTARTED, at_s=8)
 @pytest.mark.parametrize(
     ("story", "wanted"),
     [
-        pytest.param(FRESH, Nothing("never admitted"), id="a pending one waits for the scheduler"),
+        pytest.param(FRESH, NoAction("never admitted"), id="a pending one waits for the scheduler"),
         pytest.param(ASSIGNED, LaunchIntent(0), id="an admitted one is launched"),
         pytest.param(RELEASED, Bind(0), id="a released one is bound"),
         pytest.param(RELEASED.recorded(Event.PULLING, at_s=2), Bind(0), id="some pods may be bound before the others"),
         pytest.param(RELEASED.started(), Bind(0), id="also while it starts"),
-        pytest.param(RUNNING, Nothing("running"), id="a running one has all its pods"),
+        pytest.param(RUNNING, NoAction("running"), id="a running one has all its pods"),
         pytest.param(TERMINATING, Teardown(1), id="what terminates is torn down"),
         pytest.param(TERMINATED, Teardown(1), id="what has ended is torn down"),
         pytest.param(SECOND, Teardown(1), id="the attempt before is removed while the next one waits"),
@@ -53,21 +53,21 @@ def test_ranks_that_were_told_to_make_room_go_until_they_are_seen_to_go() -> Non
     only; a stop of the whole gang is the watcher's."""
     shrunk = an_allocation(3, minAvailable=1).assigned().released().running()
     shrunk = shrunk.with_status(shrink=Shrink(ranks=[1, 2], attempt=1))
-    assert decide(shrunk.it) == Shed((1, 2))
+    assert decide(shrunk.it) == DeleteRanks((1, 2))
     seen = [RankStatus(phase=phase) for phase in (RankState.RUNNING, RankState.RELEASING, RankState.RUNNING)]
-    assert decide(shrunk.with_status(ranks=seen).it) == Shed((2,))
-    assert decide(shrunk.stopped("Preempted").it) == Nothing("stopping")
-    assert decide(shrunk.with_status(shrink=Shrink(ranks=[1], attempt=2)).it) == Nothing("running")
+    assert decide(shrunk.with_status(ranks=seen).it) == DeleteRanks((2,))
+    assert decide(shrunk.stopped("Preempted").it) == NoAction("stopping")
+    assert decide(shrunk.with_status(shrink=Shrink(ranks=[1], attempt=2)).it) == NoAction("running")
 
 
 @pytest.mark.parametrize("stop", ["killed", "deleted", "stopped"])
 @pytest.mark.parametrize(
     ("story", "wanted"),
     [
-        pytest.param(FRESH, Nothing("never admitted"), id="pending"),
+        pytest.param(FRESH, NoAction("never admitted"), id="pending"),
         pytest.param(ASSIGNED, Teardown(1), id="assigned"),
-        pytest.param(RELEASED, Nothing("stopping"), id="released"),
-        pytest.param(RUNNING, Nothing("stopping"), id="running"),
+        pytest.param(RELEASED, NoAction("stopping"), id="released"),
+        pytest.param(RUNNING, NoAction("stopping"), id="running"),
         pytest.param(TERMINATING, Teardown(1), id="terminating"),
         pytest.param(TERMINATED, Teardown(1), id="terminated"),
     ],
@@ -88,13 +88,13 @@ def test_a_terminating_namespace_is_a_stop() -> None:
 
 def test_nothing_is_launched_without_the_finalizer() -> None:
     """Nothing is launched without the finalizer: the object could be gone before its pods are torn down."""
-    assert decide(ASSIGNED.with_metadata(finalizers=[]).it) == Nothing("no finalizer")
+    assert decide(ASSIGNED.with_metadata(finalizers=[]).it) == NoAction("no finalizer")
 
 
 def test_what_was_held_before_its_release_is_not_launched() -> None:
     """An allocation that was held before its release is not launched, however far the launch was; after the release a
     hold applies to the next attempt."""
-    assert decide(ASSIGNED.with_spec(hold=True).it) == Nothing("held")
+    assert decide(ASSIGNED.with_spec(hold=True).it) == NoAction("held")
     second = ASSIGNED.recorded(Event.RESTARTED, at_s=3).assigned(at_s=4).with_spec(hold=True)
     assert decide(second.it) == Teardown(1)
     assert decide(RELEASED.with_spec(hold=True).it) == Bind(0)
@@ -103,7 +103,7 @@ def test_what_was_held_before_its_release_is_not_launched() -> None:
 def test_a_refused_launch_is_not_tried_again() -> None:
     """A refused launch is not retried, because the watcher ends it; a refusal of the previous attempt is ignored."""
     refused = ASSIGNED.condition(CONDITION_REFUSED, "InvalidSpec")
-    assert decide(refused.it) == Nothing("refused")
+    assert decide(refused.it) == NoAction("refused")
     again = refused.recorded(Event.RESTARTED, at_s=3).assigned(at_s=4)
     assert decide(again.it) == LaunchIntent(1)
 

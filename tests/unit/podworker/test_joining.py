@@ -11,7 +11,7 @@ from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS, PODS
 from slipway.model.lifecycle import Event, RankState
 from slipway.model.times import parse_time
-from slipway.podworker.intent import Join, Nothing, Shed, decide
+from slipway.podworker.intent import AddRanks, DeleteRanks, NoAction, decide
 from tests.support.podworker_desk import CrashError, Desk, at_a_desk
 from tests.support.small_cluster import look
 
@@ -133,7 +133,7 @@ def test_a_cancel_before_the_pods_are_named_starts_nothing() -> None:
         await desk.handle()
         assert (await growth_of(desk)).pod_uids == []
         assert [bool(pod.spec.node_name) for pod in await desk.pods()] == [True, False, False]
-        assert decide(await look(desk.kube)) == Nothing("stopping")
+        assert decide(await look(desk.kube)) == NoAction("stopping")
 
     at_a_desk(story)
 
@@ -154,7 +154,7 @@ def test_what_cannot_be_created_is_given_back(error: Exception) -> None:
         found = await look(desk.kube)
         assert not found.status.conditions
         assert len(await desk.pods()) == 1
-        assert decide(found) == Nothing("running")
+        assert decide(found) == NoAction("running")
 
     at_a_desk(story)
 
@@ -204,7 +204,7 @@ def test_a_rank_that_is_to_go_before_it_has_a_pod_never_gets_one() -> None:
     async def story(desk: Desk) -> None:
         await a_growing_gang(desk)
         found = await put(desk, shrink=Shrink(ranks=[1], attempt=1, by="default/urgent"))
-        assert decide(found) == Shed((1,))
+        assert decide(found) == DeleteRanks((1,))
         await desk.handle()
         assert [place.rank for place in (await growth_of(desk)).placements] == [2]
         await put(desk, shrink=Shrink(ranks=[1], attempt=1, by="default/urgent", told=1))
@@ -219,7 +219,7 @@ def test_a_poll_without_redis_finds_a_growth() -> None:
 
     async def story(desk: Desk) -> None:
         found = await a_growing_gang(desk)
-        assert decide(found) == Join(1, (1, 2))
+        assert decide(found) == AddRanks(1, (1, 2))
         assert not desk.worker.is_settled(found)
         await desk.poller.run_once()
         assert all(pod.spec.node_name for pod in (await desk.kube.list(PODS, namespace="default")).items)
@@ -246,7 +246,7 @@ def test_a_rank_that_was_lost_does_not_keep_others_from_joining() -> None:
             await desk.kube.patch(PODS, name, {"metadata": {"finalizers": None}}, namespace="default")
             await desk.kube.delete(PODS, name, namespace="default", grace_s=0)
         again = msgspec.structs.replace(growth, n=2, pod_uids=growth.pod_uids[:1])
-        assert decide(await put(desk, growth=again, ranks=ran)) == Join(2, (2,))
+        assert decide(await put(desk, growth=again, ranks=ran)) == AddRanks(2, (2,))
         await desk.handle()
         assert [pod.spec.node_name for pod in await desk.pods()] == ["n0", "n1"]
 

@@ -163,7 +163,7 @@ def test_while_redis_answers_it_is_asked_seldom() -> None:
         resting = asyncio.ensure_future(poller.step())
         await asyncio.sleep(0)
         redis.is_up, begun_s = False, desk.clock.monotonic()
-        poller.hurry()
+        poller.end_rest()
         await resting
         await poller.step()
         assert desk.clock.monotonic() - begun_s < 1.0

@@ -42,7 +42,7 @@ def test_a_gang_that_its_quota_refuses_holds_no_pods_while_it_waits() -> None:
     async def story(desk: Desk) -> None:
         a_quota(desk, {"pods": "5"})
         await desk.assign(*NODES)
-        refused = await ended_with(desk.worker.handle(hint_for(await look(desk.kube)), is_patient=False))
+        refused = await ended_with(desk.worker.handle(hint_for(await look(desk.kube)), may_retry=False))
         assert isinstance(refused, QuotaExceededError)
         assert await living(desk) == 0
         await desk.finish_deletes()
@@ -59,7 +59,7 @@ def test_a_gang_starts_once_its_quota_was_raised() -> None:
     async def story(desk: Desk) -> None:
         a_quota(desk, {"pods": "5"})
         await desk.assign(*NODES)
-        await ended_with(desk.worker.handle(hint_for(await look(desk.kube)), is_patient=False))
+        await ended_with(desk.worker.handle(hint_for(await look(desk.kube)), may_retry=False))
         await desk.finish_deletes()
         desk.core.patch("resourcequotas", "default", "team", {"spec": {"hard": {"pods": "7"}}})
         await desk.handle()
@@ -85,7 +85,7 @@ def test_nothing_of_a_release_is_given_back() -> None:
                 await desk.handle()
 
         calls.hook = release_first
-        await ended_with(late.handle(hint_for(await look(desk.kube)), is_patient=False))
+        await ended_with(late.handle(hint_for(await look(desk.kube)), may_retry=False))
         assert asked[READ] >= LOOKS_AGAIN
         assert (await look(desk.kube)).status.release is not None
         assert await living(desk) == len(NODES)

@@ -12,7 +12,7 @@ from slipway.kube.objects import Pod
 from slipway.kube.resources import ALLOCATIONS, PODS
 from slipway.model.lifecycle import Event, RankState
 from slipway.model.times import format_time
-from slipway.podworker.intent import Nothing, Restart, decide
+from slipway.podworker.intent import NoAction, RestartRanks, decide
 from tests.support.podworker_desk import CrashError, Desk, at_a_desk, ended_with
 from tests.support.small_cluster import look
 
@@ -61,7 +61,7 @@ def test_the_next_pod_is_made_named_and_then_bound() -> None:
 
     async def story(desk: Desk) -> None:
         before = await a_failed_rank(desk)
-        assert decide(before) == Restart((1,))
+        assert decide(before) == RestartRanks((1,))
         await desk.handle()
         assert desk.calls.writes == [(Verb.CREATE, "pods"), (Verb.UPDATE, "allocations"), (Verb.BIND, "pods")]
         first, second = await desk.pods()
@@ -164,7 +164,7 @@ def test_a_cancel_before_the_pod_is_named_starts_nothing() -> None:
         await desk.handle()
         assert (await restart_of(desk)).pod_uid == ""
         assert [bool(pod.spec.node_name) for pod in await desk.pods()] == [True, False]
-        assert decide(await look(desk.kube)) == Nothing("stopping")
+        assert decide(await look(desk.kube)) == NoAction("stopping")
 
     at_a_desk(story)
 
@@ -210,7 +210,7 @@ def test_a_rank_that_is_seen_on_its_node_needs_nothing_more() -> None:
         entry, ranks = await restart_of(desk), found.status.ranks or []
         bound = msgspec.structs.replace(ranks[1], pod_uid=entry.pod_uid, phase=RankState.BOUND, exit_code=None)
         found = await desk.set_status(ranks=[ranks[0], bound])
-        assert decide(found) == Nothing("running")
+        assert decide(found) == NoAction("running")
         assert desk.worker.is_settled(found)
 
     at_a_desk(story)

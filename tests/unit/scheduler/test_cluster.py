@@ -8,7 +8,7 @@ import pytest
 from slipway.kube.facts import encode_fact
 from slipway.model.facts import AllocationFact, PodFact
 from slipway.scheduler.cluster import TOMBSTONES_MAX, Cluster, FactTable
-from slipway.scheduler.cluster_reader import take
+from slipway.scheduler.cluster_reader import apply_delta
 from slipway.streams.feed import Delta
 from slipway.streams.ports import FeedOp
 
@@ -118,7 +118,7 @@ def test_a_rank_that_is_where_it_was_put_is_no_reason_to_plan(node: str, is_news
     before = cluster.generation
 
     delta = Delta(kind="pods", op=FeedOp.PUT, key="team/run-0123abcd-1-0", rv="9", data=encode_fact(pod))
-    assert take(cluster, delta) is is_news
+    assert apply_delta(cluster, delta) is is_news
     assert (cluster.generation != before) is is_news
     assert cluster.pods.take_changes() == [(None, pod)]
 

@@ -14,7 +14,7 @@ from slipway.kube.resources import ALLOCATIONS
 from slipway.model.facts import NodeFact
 from slipway.runtime.clock import SeededRandom
 from slipway.scheduler.cluster import Cluster
-from slipway.scheduler.cluster_sync import CATCH_UP_S, Follower
+from slipway.scheduler.cluster_sync import CATCH_UP_S, ClusterSync
 from slipway.streams import codec, keys
 from slipway.streams.feed import Delta, FeedPublisher
 from slipway.streams.memory_server import MemoryServer
@@ -48,7 +48,7 @@ class Desk:
         its = a_client(self.kube.core, seed=2)
         its.before = self._slow
         self.cluster = Cluster(self.clock.now)
-        self.follower = Follower(
+        self.follower = ClusterSync(
             its, self.cluster, streams.feed, clock=self.clock, random=SeededRandom(3), list_pause_s=lambda: 2.0
         )
 
@@ -57,12 +57,12 @@ class Desk:
             self.lists += 1
             await self.clock.sleep(self.list_s)
 
-    def newcomer(self) -> Follower:
+    def newcomer(self) -> ClusterSync:
         """The follower of another process, with empty tables."""
         its = a_client(self.kube.core, seed=4)
         its.before, self.lists = self._slow, 0
         self.cluster = Cluster(self.clock.now)
-        return Follower(
+        return ClusterSync(
             its,
             self.cluster,
             MemoryStreams(self.server, feed_macs=self.macs).feed,
@@ -133,7 +133,7 @@ def test_who_takes_over_waits_for_a_heartbeat_rather_than_for_a_list() -> None:
         version = desk.kube.core.store.version + 5
         desk.tell(version)
         begun_s = desk.clock.monotonic()
-        assert not await desk.follower.reach(version)
+        assert not await desk.follower.wait_for_version(version)
         assert desk.clock.monotonic() - begun_s <= keys.FEED_BEAT_S + 0.1
         assert desk.follower.position == version
         assert desk.lists == 1
@@ -148,7 +148,7 @@ def test_a_feed_that_does_not_come_so_far_is_not_waited_for_long() -> None:
         begun_s = desk.clock.monotonic()
         await desk.kube.create(ALLOCATIONS, a_manifest("two"))
         version = desk.kube.core.store.version
-        assert await desk.follower.reach(version)
+        assert await desk.follower.wait_for_version(version)
         assert desk.clock.monotonic() - begun_s <= CATCH_UP_S + LIST_S + 0.1
         assert desk.follower.position >= version
 
@@ -160,10 +160,10 @@ def test_beside_a_small_cluster_nobody_waits_for_a_heartbeat() -> None:
 
     async def test(desk: Desk) -> None:
         desk.list_s = 0.0
-        await desk.follower.reach(0)
+        await desk.follower.wait_for_version(0)
         await desk.kube.create(ALLOCATIONS, a_manifest("two"))
         begun_s = desk.clock.monotonic()
-        assert await desk.follower.reach(desk.kube.core.store.version)
+        assert await desk.follower.wait_for_version(desk.kube.core.store.version)
         assert desk.clock.monotonic() - begun_s <= 0.01
 
     at_a_desk(test)
@@ -176,7 +176,7 @@ def test_a_feed_that_is_late_is_better_than_a_list_that_takes_longer() -> None:
         desk.publishing.cancel()
         await desk.clock.sleep(keys.FEED_SILENCE_S + 0.5)
         assert not desk.follower.is_fresh
-        assert not await desk.follower.reach(desk.follower.position)
+        assert not await desk.follower.wait_for_version(desk.follower.position)
         assert desk.lists == 1
 
     at_a_desk(test)
@@ -187,9 +187,9 @@ def test_a_list_that_was_under_way_is_not_made_again() -> None:
 
     async def test(desk: Desk) -> None:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(desk.follower.reach(0))
+            tasks.create_task(desk.follower.wait_for_version(0))
             await desk.clock.sleep(LIST_S / 2)
-            assert not await desk.follower.reach(desk.kube.core.store.version)
+            assert not await desk.follower.wait_for_version(desk.kube.core.store.version)
         assert desk.lists == 2
 
     at_a_desk(test)
@@ -267,7 +267,7 @@ def test_a_snapshot_that_the_owner_of_redis_has_written_is_not_started_from(tmp_
     at_a_desk(test, a_folder(tmp_path))
 
 
-async def begin(desk: Desk, within_s: float = 3 * keys.FEED_BEAT_S) -> Follower:
+async def begin(desk: Desk, within_s: float = 3 * keys.FEED_BEAT_S) -> ClusterSync:
     """A newcomer, after it has followed for a while."""
     newcomer = desk.newcomer()
     async with asyncio.TaskGroup() as tasks:
@@ -288,7 +288,7 @@ def test_who_starts_takes_a_snapshot_and_what_was_told_since() -> None:
         async with asyncio.TaskGroup() as tasks:
             following = tasks.create_task(newcomer.follow())
             await desk.clock.sleep(0.1)
-            assert not await newcomer.reach(desk.kube.core.store.version)
+            assert not await newcomer.wait_for_version(desk.kube.core.store.version)
             following.cancel()
         assert newcomer.is_fresh
         assert {fact.name for fact in desk.cluster.allocations.values()} == {"one", "two"}

@@ -5,7 +5,7 @@ from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Reason
 from slipway.scheduler.cluster import FactTable
 from slipway.scheduler.deadlines import Deadlines
-from slipway.scheduler.timer_queue import STALE_MAX, Alarms
+from slipway.scheduler.timer_queue import STALE_MAX, TimerQueue
 
 NOW = 1000.0
 
@@ -28,7 +28,7 @@ def in_a_table(*facts: AllocationFact) -> tuple[FactTable[AllocationFact], Deadl
 
 
 def reasons(deadlines: Deadlines, now: float = NOW) -> list[Reason]:
-    return [item.reason for item in deadlines.fired(now)]
+    return [item.reason for item in deadlines.passed(now)]
 
 
 def test_the_earliest_of_several_is_the_reason() -> None:
@@ -38,7 +38,7 @@ def test_the_earliest_of_several_is_the_reason() -> None:
 def test_they_fire_in_order_of_time() -> None:
     late, early = a_fact("late", deadlines={"idle": 999.0}), a_fact("early", deadlines={"pending": 10.0})
 
-    assert [item.allocation.name for item in of(late, early).fired(NOW)] == ["early", "late"]
+    assert [item.allocation.name for item in of(late, early).passed(NOW)] == ["early", "late"]
 
 
 def test_nothing_fires_before_its_time_after_the_end_or_beside_another_stop() -> None:
@@ -51,7 +51,7 @@ def test_nothing_fires_before_its_time_after_the_end_or_beside_another_stop() ->
         a_fact("elsewhere", deadlines={"idle": 1.0}, pool="other"),
     )
 
-    assert quiet.fired(NOW) == []
+    assert quiet.passed(NOW) == []
 
 
 def test_it_fires_until_the_stop_is_seen() -> None:
@@ -78,14 +78,14 @@ def test_use_puts_idleness_off_and_nothing_else() -> None:
     fact = a_fact(deadlines={"idle": 950.0, "maxRuntime": NOW + 100})
     table, deadlines = in_a_table(fact)
 
-    deadlines.put_off(fact, NOW + 30)
+    deadlines.postpone(fact, NOW + 30)
     assert (reasons(deadlines), deadlines.next_due(NOW)) == ([], NOW + 30)
     assert reasons(deadlines, NOW + 30) == [Reason.IDLE]
-    deadlines.put_off(fact, NOW + 500)
+    deadlines.postpone(fact, NOW + 500)
     assert reasons(deadlines, NOW + 100) == [Reason.MAX_RUNTIME]
     table.put("default/a", a_fact(version=2, attempt=2, deadlines={"idle": NOW + 40}), 2)
     assert deadlines.next_due(NOW) == NOW + 40
-    deadlines.put_off(a_fact(attempt=2), 1.0)
+    deadlines.postpone(a_fact(attempt=2), 1.0)
     assert deadlines.next_due(NOW) == NOW + 40
 
 
@@ -93,7 +93,7 @@ def test_what_could_not_be_fired_lets_others_go_first() -> None:
     """The deadline is tried again a little later, with the same reason."""
     fact = a_fact(deadlines={"maxRuntime": 900.0})
     _, deadlines = in_a_table(fact, a_fact("other", deadlines={"pending": 950.0}))
-    deadlines.again(fact, NOW + 2)
+    deadlines.retry(fact, NOW + 2)
 
     assert reasons(deadlines) == [Reason.PENDING_TIMEOUT]
     assert deadlines.next_due(NOW) is None or deadlines.next_due(NOW) == NOW + 2
@@ -112,7 +112,7 @@ def test_the_next_look_is_at_the_next_deadline_or_end_of_a_backoff() -> None:
 
 def test_alarms_know_only_the_last_time_of_a_key() -> None:
     """Whatever was set before is forgotten, also when the same time comes back."""
-    alarms = Alarms()
+    alarms = TimerQueue()
     for at in (5.0, 3.0, 9.0, 3.0, 7.0):
         alarms.set("a", at)
     alarms.set("b", 4.0)
@@ -124,7 +124,7 @@ def test_alarms_know_only_the_last_time_of_a_key() -> None:
 
 def test_alarms_that_never_rang_are_forgotten() -> None:
     """Most work ends long before its limit, so an alarm that was removed must not be kept until then."""
-    alarms = Alarms()
+    alarms = TimerQueue()
     for number in range(20_000):
         alarms.set(f"done-{number}", 1e9)
         alarms.set(f"done-{number}", None)

@@ -19,16 +19,16 @@ from slipway.runtime.clock import SeededRandom
 from slipway.scheduler.apply import Applier
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.explainer import (
+    GATES_BURST,
+    GATES_PER_S,
     INTERVAL_MAX_S,
     INTERVAL_S,
-    RETOLD_BURST,
-    TOLD_BURST,
-    TOLD_PER_S,
+    TEXTS_BURST,
     WRITES_MAX,
     Explainer,
-    Said,
+    ExplainResult,
 )
-from slipway.scheduler.plan.explanation.explanations import Explained
+from slipway.scheduler.plan.explanation.explanations import Explanations
 from slipway.scheduler.plan.state.pending import PendingWork
 from slipway.scheduler.plan.state.plan_types import Explanation
 from tests.support.kube_core import CoreKube
@@ -77,10 +77,10 @@ class Desk:
         self.cluster.allocations.put(key, fact, allocation.metadata.version)
         self.backlog.put(fact, self.clock.now())
 
-    async def say(self, message: str, gate: Gate = Gate.NO_FIT, *, is_deciding: bool = False) -> Said:
+    async def say(self, message: str, gate: Gate = Gate.NO_FIT, *, is_deciding: bool = False) -> ExplainResult:
         """Run the explainer after a tick in which all allocations wait for `gate`."""
         own = {fact.key: Explanation(gate=gate, message=message) for fact in self.cluster.allocations.values()}
-        explained = Explained(self.backlog, {}, (), own)
+        explained = Explanations(self.backlog, {}, (), own)
         return await self.explainer.write(explained, self.observe, is_deciding=is_deciding)
 
     async def text(self, name: str) -> tuple[str, str]:
@@ -114,16 +114,16 @@ def test_while_work_is_decided_few_are_told() -> None:
     """Ticks follow one another then, and each write delays them. In the end all reasons are written."""
 
     async def test(desk: Desk) -> None:
-        await desk.add(*(f"job-{number}" for number in range(TOLD_BURST + 50)))
+        await desk.add(*(f"job-{number}" for number in range(GATES_BURST + 50)))
         written = 0
         for _ in range(40):
             written += (await desk.say("no place", is_deciding=True)).written
             await desk.clock.sleep(0.05)
-        assert TOLD_BURST < written <= TOLD_BURST + 2 * TOLD_PER_S
+        assert GATES_BURST < written <= GATES_BURST + 2 * GATES_PER_S
         await desk.clock.sleep(2)
         for _ in range(3):
             written += (await desk.say("no place")).written
-        assert written == TOLD_BURST + 50
+        assert written == GATES_BURST + 50
 
     at_a_desk(test)
 
@@ -155,7 +155,7 @@ def test_numbers_of_many_are_told_again_few_at_a_time() -> None:
         for _ in range(2):
             await desk.say("1 in use")
         await desk.clock.sleep(2 * INTERVAL_S)
-        assert [(await desk.say("2 in use")).written for _ in range(3)] == [RETOLD_BURST, 0, 0]
+        assert [(await desk.say("2 in use")).written for _ in range(3)] == [TEXTS_BURST, 0, 0]
 
     at_a_desk(test)
 

@@ -21,7 +21,7 @@ from slipway.runtime.clock import Clock, SeededRandom, SystemClock
 from slipway.runtime.health import ProcessHealth
 from slipway.runtime.tasks import TaskGroup
 from slipway.scheduler.extenders import ANSWER_S, PATIENCE_S, PAUSE_FIRST_S, Extenders
-from slipway.scheduler.plan.state.extender_results import ExtenderVerb, Leaver, Offer, Question
+from slipway.scheduler.plan.state.extender_results import ExtenderVerb, Question, VictimOffer, VictimRank
 from slipway.scheduler.plan.state.nodes import NodeTable
 from slipway.scheduler.scheduler import Scheduler
 from slipway.scheduler.settings import Settings
@@ -55,7 +55,9 @@ class Voice:
 
 def a_question(ask: bytes = b"a", extender: ExtenderFact = EXTENDER) -> Question:
     role = RoleFact(name="worker", count=1, minimum=1)
-    return Question(extender=extender, verb=ExtenderVerb.FILTER, ask=ask, role=role, owner=None, nodes=TABLE.names)
+    return Question(
+        extender=extender, verb=ExtenderVerb.FILTER, request_key=ask, role=role, owner=None, nodes=TABLE.names
+    )
 
 
 def in_the_background(story: Callable[[Extenders, Voice, VirtualClock], Coroutine[Any, Any, None]]) -> None:
@@ -64,7 +66,7 @@ def in_the_background(story: Callable[[Extenders, Voice, VirtualClock], Coroutin
         voice = Voice(clock)
         extenders = Extenders(voice, clock)
         async with TaskGroup() as tasks:
-            extenders.go_on_in(tasks)
+            extenders.run_in(tasks)
             await story(extenders, voice, clock)
             extenders.stop()
 
@@ -168,7 +170,7 @@ async def test_who_would_go_is_named_by_the_uids_of_the_pods_that_stand() -> Non
         for attempt, uid in ((1, "old"), (2, "pod-uid"))
     ]
     guard = ExtenderFact(url="http://x", preempt_verb="spare", node_cache_capable=True)
-    offers = (Offer("n0", (Leaver(low, 0),)), Offer("n1", (Leaver(low, 1),)))
+    offers = (VictimOffer("n0", (VictimRank(low, 0),)), VictimOffer("n1", (VictimRank(low, 1),)))
     question = msgspec.structs.replace(
         a_question(extender=guard), verb=ExtenderVerb.PREEMPT, nodes=("n0", "n1"), offers=offers
     )

@@ -3,7 +3,7 @@
 from slipway.model.ledger import Decision, DecisionKind
 from slipway.runtime import telemetry
 from slipway.scheduler import forecast_accuracy
-from slipway.scheduler.forecast_accuracy import Calibration
+from slipway.scheduler.forecast_accuracy import ForecastAccuracy
 from slipway.scheduler.plan.state.plan_types import ReservedPlaces
 
 
@@ -28,7 +28,7 @@ def seen(pool: str, side: str) -> tuple[float, float]:
 def test_the_first_word_counts() -> None:
     """The first forecast counts, and a later one changes nothing. Late and early starts are told apart; each start
     counts once."""
-    figures = Calibration("first-word")
+    figures = ForecastAccuracy("first-word")
     figures.note([kept("a", 100.0), kept("b", 200.0), kept("c", None)])
     figures.note([kept("a", 130.0)])
     figures.started(admits("a"), 110.0)
@@ -40,9 +40,9 @@ def test_the_first_word_counts() -> None:
 
 def test_only_a_start_is_a_start() -> None:
     """A nomination is no start; the number of forecasts that are remembered has a limit."""
-    figures = Calibration("limits")
+    figures = ForecastAccuracy("limits")
     figures.note([kept("a", 100.0)])
     figures.started(admits("a", DecisionKind.NOMINATE), 100.0)
-    figures.note([kept(f"u{number}", 1.0) for number in range(forecast_accuracy.TOLD_MAX)])
+    figures.note([kept(f"u{number}", 1.0) for number in range(forecast_accuracy.FORECASTS_MAX)])
     figures.started(admits("a"), 100.0)
     assert seen("limits", "late") == seen("limits", "early") == (0.0, 0.0)

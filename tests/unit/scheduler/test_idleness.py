@@ -33,7 +33,7 @@ class Desk:
 
     async def left_s(self) -> float:
         """Seconds until the allocation is idle; zero or less if it is idle."""
-        (until,) = await Idleness(self.streams.activity, self.clock).until([FACT])
+        (until,) = await Idleness(self.streams.activity, self.clock).idle_at([FACT])
         return round(until - self.now, 3)
 
     async def known(self) -> Mapping[str, float]:
@@ -66,9 +66,9 @@ def test_a_mark_that_a_wrong_clock_set_is_no_use() -> None:
         await desk.seen(since=-5000.0)
         begun = msgspec.structs.replace(FACT, started=desk.now - 400.0)
         idleness = Idleness(desk.streams.activity, desk.clock)
-        assert [round(at - desk.now, 3) for at in await idleness.until([FACT, begun])] == [TIMEOUT_S, TIMEOUT_S - 400]
+        assert [round(at - desk.now, 3) for at in await idleness.idle_at([FACT, begun])] == [TIMEOUT_S, TIMEOUT_S - 400]
         await desk.seen(proxy=-10.0)
-        assert [round(at - desk.now, 3) for at in await idleness.until([begun])] == [TIMEOUT_S]
+        assert [round(at - desk.now, 3) for at in await idleness.idle_at([begun])] == [TIMEOUT_S]
 
     run_virtual(main)
 
@@ -108,6 +108,6 @@ def test_nothing_due_asks_nothing() -> None:
     async def main() -> None:
         desk = Desk()
         desk.server.absent = True
-        assert await Idleness(desk.streams.activity, desk.clock).until([]) == []
+        assert await Idleness(desk.streams.activity, desk.clock).idle_at([]) == []
 
     run_virtual(main)

@@ -61,7 +61,7 @@ class Reader:
         self.cluster.pools.put("default", pool_fact(pool), pool.metadata.version)
         for each in (await self.bench.kube.list(ALLOCATIONS)).items:
             self.cluster.allocations.put(each.metadata.name, allocation_fact(each, pool), each.metadata.version)
-        await self.usage.look()
+        await self.usage.refresh()
 
     def of(self, queue: str) -> dict[str, int]:
         """{user: GPU-milliseconds left now}."""

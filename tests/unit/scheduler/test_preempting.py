@@ -180,7 +180,7 @@ def test_an_eviction_stands_while_somebody_waits_for_its_room() -> None:
     evict = decision(DecisionKind.EVICT, "low", by="default/high")
     high = decision(DecisionKind.NOMINATE, "high", victims=("low",))
     top = decision(DecisionKind.NOMINATE, "top", victims=("low",))
-    assert ledger.pointless(Ledger(decisions=(evict, high))) == frozenset()
-    assert ledger.pointless(Ledger(decisions=(evict, top))) == frozenset()
-    assert ledger.pointless(Ledger(decisions=(evict,))) == {"low"}
-    assert ledger.pointless(Ledger(decisions=(decision(DecisionKind.EVICT, "broken"),))) == frozenset()
+    assert ledger.obsolete_evictions(Ledger(decisions=(evict, high))) == frozenset()
+    assert ledger.obsolete_evictions(Ledger(decisions=(evict, top))) == frozenset()
+    assert ledger.obsolete_evictions(Ledger(decisions=(evict,))) == {"low"}
+    assert ledger.obsolete_evictions(Ledger(decisions=(decision(DecisionKind.EVICT, "broken"),))) == frozenset()

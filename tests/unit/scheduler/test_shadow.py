@@ -9,7 +9,7 @@ from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
 from slipway.scheduler.plan.state.plan_types import encoded
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
-from slipway.scheduler.shadow import Shadow
+from slipway.scheduler.shadow import ShadowPlanner
 from tests.support.clock import FakeClock
 from tests.support.planner import a_snapshot, an_allocation, nodes
 
@@ -31,9 +31,9 @@ def crowded(other: PoolFact | None) -> PoolSnapshot:
     return msgspec.structs.replace(made, now=NOW)
 
 
-def looked(snapshot: PoolSnapshot, clock: Clock | None = None) -> shadows.Shadowed | None:
+def looked(snapshot: PoolSnapshot, clock: Clock | None = None) -> shadows.ShadowComparison | None:
     live = plan(snapshot, policy_of(snapshot.pool), NOW)
-    return Shadow("default", clock or FakeClock()).look(snapshot, live, 0)
+    return ShadowPlanner("default", clock or FakeClock()).compare(snapshot, live, 0)
 
 
 def test_what_would_have_been_otherwise() -> None:
@@ -61,7 +61,7 @@ def test_the_live_plan_is_untouched() -> None:
     snapshot = crowded(PoolFact(name="default", scores={"MostAllocated": 1}))
     before = plan(snapshot, policy_of(snapshot.pool), NOW)
     text = encoded(before)
-    Shadow("default", FakeClock()).look(snapshot, before, 0)
+    ShadowPlanner("default", FakeClock()).compare(snapshot, before, 0)
     assert encoded(before) == text
     assert encoded(plan(snapshot, policy_of(snapshot.pool), NOW)) == text
 
@@ -71,8 +71,8 @@ def test_ticks_that_come_too_soon_are_passed_over() -> None:
     snapshot = crowded(PoolFact(name="default"))
     live = plan(snapshot, policy_of(snapshot.pool), NOW)
     clock = SlowClock()
-    shadow = Shadow("default", clock)
-    assert shadow.look(snapshot, live, 0) is not None
-    answers = [shadow.look(snapshot, live, 0) for _ in range(shadows.PART - 1)]
+    shadow = ShadowPlanner("default", clock)
+    assert shadow.compare(snapshot, live, 0) is not None
+    answers = [shadow.compare(snapshot, live, 0) for _ in range(shadows.PART - 1)]
     assert all(answer is None for answer in answers[:-1])
     assert answers[-1] is not None

@@ -72,7 +72,7 @@ class Desk:
     async def tick(self, *, is_planning: bool = True) -> float:
         """Run one look, and return how long it took, in seconds."""
         begun_s = self.clock.monotonic()
-        await self.reads.look(is_planning=is_planning)
+        await self.reads.read_due(is_planning=is_planning)
         return self.clock.monotonic() - begun_s
 
 
@@ -82,7 +82,7 @@ def behind(test: Callable[[Desk], Awaitable[None]]) -> None:
     async def main() -> None:
         desk = Desk()
         async with TaskGroup() as tasks:
-            desk.reads.go_on_in(tasks)
+            desk.reads.run_in(tasks)
             await test(desk)
             desk.reads.stop()
 

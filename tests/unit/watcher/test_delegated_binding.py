@@ -8,7 +8,7 @@ from slipway.crd.meta import ANNOTATION_OPENED, Condition
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Reason
 from slipway.model.times import format_time
-from slipway.watcher.delegated_binding import unplaced
+from slipway.watcher.delegated_binding import unbound_pod
 from slipway.watcher.ends import LifecyclePolicy
 from tests.support.builders import T0, AllocationStory, PodStory, a_pod, an_allocation
 from tests.support.reductions import once, settled
@@ -52,7 +52,7 @@ def a_released(ranks: int = 2) -> AllocationStory:
 def test_the_time_runs_from_the_opening_of_the_gate(pod: PodStory, limit_s: float, reason: Reason) -> None:
     """The time runs from the opening of the gate: short after a refusal, long without an answer, because the scheduler
     may be in an upgrade."""
-    found = unplaced(pod.it, POLICY)
+    found = unbound_pod(pod.it, POLICY)
     assert found is not None
     assert (found.until, found.reason) == (T0 + OPENED_S + limit_s, reason)
 
@@ -71,7 +71,7 @@ def test_the_rank_without_a_place_is_named_where_its_whole_group_is_refused(word
     not avoided."""
     said = Condition(type="PodScheduled", status="False", reason="Unschedulable", message=words)
     mate = left(0).with_status(conditions=[said])
-    found = unplaced(mate.it, POLICY)
+    found = unbound_pod(mate.it, POLICY)
     assert found is not None
     assert (found.until, found.reason) == (T0 + OPENED_S + 600.0, Reason.LAUNCH_STUCK)
     ended = once(a_released().it, mate, refused(1), now=T0 + 33, policy=POLICY).allocation.status
@@ -83,7 +83,7 @@ def test_the_rank_without_a_place_is_named_where_its_whole_group_is_refused(word
 def test_a_gate_is_open_for_no_longer_than_its_pod_is_there() -> None:
     """The gate's time is not taken as earlier than the creation of its pod: the clock of the process that opened the
     gate may be behind."""
-    found = unplaced(left().with_metadata(creation_timestamp=format_time(T0 + 60.0)).it, POLICY)
+    found = unbound_pod(left().with_metadata(creation_timestamp=format_time(T0 + 60.0)).it, POLICY)
     assert found is not None
     assert found.until == T0 + 60.0 + 600.0
 
@@ -92,7 +92,7 @@ def test_a_gate_is_open_for_no_longer_than_its_pod_is_there() -> None:
 def test_whoever_is_not_waiting_is_not_judged(pod: PodStory) -> None:
     """A pod is not judged when its gate is still closed (the pod worker opens it), when it has a node, or when it
     ends."""
-    assert unplaced(pod.it, POLICY) is None
+    assert unbound_pod(pod.it, POLICY) is None
 
 
 def test_refused_rank_is_waited_for_first() -> None:

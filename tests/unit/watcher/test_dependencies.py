@@ -15,7 +15,14 @@ from slipway.kube.resources import ALLOCATIONS
 from slipway.kube.statuses import put_status
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.reasons import Reason, Result
-from slipway.watcher.dependencies import SeenDependency, absent, awaited_by, awaited_names, is_awaited, seen
+from slipway.watcher.dependencies import (
+    SeenDependency,
+    awaited_by,
+    awaited_names,
+    is_awaited,
+    state_of,
+    state_of_absent,
+)
 from tests.support.builders import NAMESPACE, AllocationStory, an_allocation
 from tests.support.reductions import ending, once, settled
 from tests.support.small_cluster import launch, look
@@ -38,7 +45,7 @@ def waiting(name: str = PREP, when: str = "succeeded", *, own: str = "train", **
 def seen_among(story: AllocationStory, *others: AllocationStory) -> SeenDependency | None:
     """The first dependency of `story` as the stores show it."""
     known = {(each.it.metadata.namespace, each.it.metadata.name): each.it for each in others}
-    return seen(story.it, awaited_by(story.it)[0], lambda space, name: known.get((space, name)))
+    return state_of(story.it, awaited_by(story.it)[0], lambda space, name: known.get((space, name)))
 
 
 def one(found: SeenDependency | None, name: str = PREP) -> Mapping[str, SeenDependency]:
@@ -128,12 +135,12 @@ def test_many_ends_at_once_are_one_write() -> None:
 def test_an_id_of_nothing_was_deleted_and_a_name_of_nothing_is_invalid() -> None:
     """An unknown id means a deleted object, because its uid existed once. An unknown name in an applied object is
     likely a mistake, and is reported at once."""
-    gone = absent(waiting().it, awaited_by(waiting().it)[0])
+    gone = state_of_absent(waiting().it, awaited_by(waiting().it)[0])
     assert gone == SeenDependency(id=PREP, has_ended=True)
     assert ending(once(waiting().it, awaited=one(gone)).allocation)[2] == Reason.DEPENDENCY
     assert once(waiting(when="ended").it, awaited=one(gone)).allocation.status.phase is Phase.PENDING
     story = waiting("perp")
-    done = once(story.it, awaited=one(absent(story.it, awaited_by(story.it)[0]), "perp")).allocation
+    done = once(story.it, awaited=one(state_of_absent(story.it, awaited_by(story.it)[0]), "perp")).allocation
     assert ending(done) == (Phase.TERMINATED, Result.INVALID, Reason.INVALID_SPEC)
     assert done.status.message == (
         f"spec.after[0].allocation: workspace {NAMESPACE} has no allocation perp; create that one first"

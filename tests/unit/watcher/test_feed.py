@@ -92,7 +92,7 @@ async def listed(post: Post) -> dict[tuple[str, str], Any]:
     """The facts of a LIST of everything."""
     pools = {pool.metadata.name: pool for pool in (await post.kube.list(RESOURCE_POOLS)).items}
     facts: dict[tuple[str, str], Any] = {}
-    for resource, _ in post.watcher.world.stores():
+    for resource, _ in post.watcher.informers.stores():
         assert resource.plural in FEED_KINDS
         for item in (await post.kube.list(resource)).items:
             facts[resource.plural, object_key(item.metadata)] = fact_of(item, pools)

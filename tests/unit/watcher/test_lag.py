@@ -3,7 +3,7 @@
 import pytest
 
 from slipway.model.times import format_time
-from slipway.watcher.logfollower import LAG_OVER_S, Lag
+from slipway.watcher.logfollower import LAG_OVER_S, ReadLag
 from tests.support.clock import FakeClock
 
 MB = 1024 * 1024
@@ -21,7 +21,7 @@ class Flood:
         self, *, stores_at: float, skew_s: float = 0.0, begins_after_s: float = 0.3, keeps: int = NODE_KEEPS
     ) -> None:
         self.clock = FakeClock()
-        self.lag = Lag(self.clock, keeps)
+        self.lag = ReadLag(self.clock, keeps)
         self.left_out = self.most_waiting = 0.0
         self._stores_at, self._skew_s = stores_at, skew_s
         self._began = self.clock.now()
@@ -115,7 +115,7 @@ def test_lines_are_stored_again_once_the_reader_has_caught_up() -> None:
 
 def test_a_log_without_times_never_lags() -> None:
     """A log without times has no known lag, so none of its lines are left out."""
-    lag = Lag(clock := FakeClock())
+    lag = ReadLag(clock := FakeClock())
     lag.add(100 * MB, "")
     clock.advance(100)
     assert not lag.is_too_much("")

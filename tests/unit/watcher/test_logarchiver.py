@@ -187,7 +187,7 @@ async def test_each_log_that_waits_long_for_the_archive_tells_so() -> None:
     for each in running:
         pack = a_pack(id_of(each), [LogLine(attempt=1, rank=0, time="t", text="x")])
         await scene.streams.logs.append([pack])
-        archiver.wrote(pack)
+        archiver.note_stored(pack)
     scene.objects.is_away = True
     for _ in range(2):
         scene.clock.ahead_s += 60
@@ -275,7 +275,7 @@ async def test_lines_that_are_numbered_anew_are_archived() -> None:
         scene.server.flush()
         pack = a_pack(scene.id, [texts[number] for number in range(25, 35 if each is archiver else 40)])
         await scene.streams.logs.append([pack])
-        each.wrote(pack)
+        each.note_stored(pack)
         scene.clock.ahead_s += 60
         await each.step()
     assert [each.line.text for each in await scene.archived()] == [f"{number}" for number in range(40)]
@@ -311,7 +311,7 @@ async def test_a_flood_waits_for_the_copy() -> None:
     await scene.print(200, archiver, share=2_000)
     lines = [LogLine(attempt=1, rank=0, time="t", text="x" * 100)]
     async with TaskGroup() as tasks:
-        waiting = tasks.create_task(archiver.room(a_pack(scene.id, lines, after=200, share=2_000)))
+        waiting = tasks.create_task(archiver.wait_for_room(a_pack(scene.id, lines, after=200, share=2_000)))
         await asyncio.sleep(0)
         assert not waiting.done()
         await archiver.step()

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipway.streams.logpacks import LogPosition
-from slipway.watcher.loglines import TEXT_BYTES_MAX, LineCutter, normal_time
+from slipway.watcher.loglines import TEXT_BYTES_MAX, LineSplitter, normal_time
 
 BEGINNING = LogPosition()
 texts = st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"]), max_size=20)
@@ -18,8 +18,8 @@ def a_log(stamped: list[tuple[int, str]]) -> bytes:
     return b"".join(f"{at(nanos)} {text}\n".encode() for nanos, text in stamped)
 
 
-def cut(log: bytes, position: LogPosition = BEGINNING, size: int = 7) -> tuple[list[str], LineCutter]:
-    cutter = LineCutter(position)
+def cut(log: bytes, position: LogPosition = BEGINNING, size: int = 7) -> tuple[list[str], LineSplitter]:
+    cutter = LineSplitter(position)
     found = [line for start in range(0, len(log), size) for line in cutter.feed(log[start : start + size])]
     return [line.decode("utf-8", "replace").partition(" ")[2] for line in found], cutter
 
@@ -78,7 +78,7 @@ def test_the_rate_of_a_log_is_that_of_its_first_second() -> None:
 def test_a_progress_bar_becomes_its_newest_state() -> None:
     """A progress bar yields its newest state while its line is incomplete; at the end of the line only the part that
     was not shown yet follows."""
-    cutter = LineCutter(BEGINNING)
+    cutter = LineSplitter(BEGINNING)
     assert cutter.feed(f"{at(1)} \r 1%\r 2%".encode()) == []
     assert cutter.is_open
     assert cutter.progress() == [f"{at(1)}  2%".encode()]
@@ -91,7 +91,7 @@ def test_a_progress_bar_becomes_its_newest_state() -> None:
 
 def test_a_long_progress_bar_is_not_held_whole() -> None:
     """A progress bar takes no more memory than its newest state, however long it runs."""
-    cutter = LineCutter(BEGINNING)
+    cutter = LineSplitter(BEGINNING)
     cutter.feed(f"{at(1)} ".encode())
     for number in range(20_000):
         cutter.feed(b"\rstep %d of many" % number)

@@ -104,11 +104,11 @@ def test_repeats_are_said_when_they_have_doubled() -> None:
     fill the log."""
     said, told = 0, list[int]()
     for count in range(1, 1001):
-        if pod_messages.is_worth_saying(count, said):
+        if pod_messages.is_worth_reporting(count, said):
             said = count
             told.append(count)
     assert told == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
-    assert not pod_messages.is_worth_saying(3, 3)
+    assert not pod_messages.is_worth_reporting(3, 3)
 
 
 def test_a_count_can_be_read_back() -> None:

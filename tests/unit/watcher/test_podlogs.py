@@ -21,7 +21,7 @@ from slipway.streams.logpacks import STDOUT, Gaps, LogAppended, LogKey, LogPack,
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from slipway.watcher.informers import Informers
-from slipway.watcher.logfollower import LogFollower, LogMeans, LogPackWriter
+from slipway.watcher.logfollower import FollowerDeps, LogFollower, LogPackWriter
 from tests.support.builders import T0, a_pod, an_allocation
 from tests.support.cycles import cyclic_garbage
 from tests.support.virtual_time import VirtualClock, run_virtual
@@ -256,8 +256,8 @@ def test_whose_log_has_ended_is_known_by_the_clock_of_its_node(ahead_s: float, i
 
         async def follow() -> list[str]:
             writer = LogPackWriter(streams.logs)
-            means = LogMeans(
-                reader=Node(), store=streams.logs, writer=writer, world=world, clock=clock, leads=lambda: True
+            means = FollowerDeps(
+                reader=Node(), store=streams.logs, writer=writer, informers=world, clock=clock, leads=lambda: True
             )
             follower = LogFollower(
                 means, pod=story.it, source=source, container="main", is_fresh=False, share_bytes=100_000
@@ -843,11 +843,11 @@ def test_a_fault_in_one_log_ends_nothing_else() -> None:
         for number in range(10):
             journal.write(uid, f"line {number}")
             await asyncio.sleep(0.1)
-        leadership = post.watcher.duty.leadership
+        leadership = post.watcher.role.leadership
         ended = await post.until(is_let_go, "the end", timeout_s=60)
         assert await texts(post, ended) == [f"line {number}" for number in range(10)]
         assert leadership is not None
-        assert post.watcher.duty.leadership is leadership
+        assert post.watcher.role.leadership is leadership
 
     play(story)
 

@@ -13,7 +13,7 @@ from slipway.streams import keys
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from slipway.streams.ports import WorkHint
-from slipway.watcher.hints import RESEND_S, HintSender, Ringer
+from slipway.watcher.hints import RESEND_S, HintSender, SchedulerWaker
 from slipway.watcher.relay import Relay
 from tests.support.builders import T0, UID, AllocationStory, an_allocation
 from tests.support.clock import FakeClock
@@ -186,8 +186,8 @@ async def test_hints_are_dropped_without_redis() -> None:
 async def test_many_reasons_ring_once() -> None:
     """Many reasons wake the scheduler once, because a wake-up carries no message."""
     box = Box()
-    bell = Ringer(box, SystemClock())
+    bell = SchedulerWaker(box, SystemClock())
     for reason in ("Pending", "node", "pod ended"):
-        bell.ring(reason)
+        bell.wake(reason)
     await bell.step()
     assert box.rings == ["pod ended"]

@@ -70,11 +70,11 @@ def test_an_attempt_is_told_when_it_is_over(sink: Kept) -> None:
         ),
         **told,
     )
-    spans.ended(running, running, [], NOW_S)
+    spans.emit_ended(running, running, [], NOW_S)
     assert sink.spans == []
-    spans.ended(running, waiting, [], NOW_S)
-    spans.ended(waiting, ended, [], NOW_S)
-    spans.ended(ended, ended, [], NOW_S)
+    spans.emit_ended(running, waiting, [], NOW_S)
+    spans.emit_ended(waiting, ended, [], NOW_S)
+    spans.emit_ended(ended, ended, [], NOW_S)
     one, two = (span for _, span in sink.spans)
     assert [one["name"], two["name"]] == ["attempt 1", "attempt 2"]
     assert (one["startNs"], one["endNs"]) == (ns("2026-01-01T10:00:00.400Z"), ns("2026-01-01T10:00:05Z"))
@@ -93,9 +93,9 @@ def test_an_object_without_a_trace_gets_a_root(sink: Kept) -> None:
             phase=Phase.TERMINATED, seq=3, attempt=1, result=Result.CANCELED, reason="Killed", transitions=[end]
         )
     )
-    with spans.writing(before, after, ["terminated"]):
+    with spans.write_span(before, after, ["terminated"]):
         pass
-    spans.ended(before, after, [], NOW_S)
+    spans.emit_ended(before, after, [], NOW_S)
     found: dict[str, dict[str, Any]] = {span["name"]: span for _, span in sink.spans}
     root = found["allocation"]
     assert (root["spanId"], root["parentSpanId"]) == (traceparent_of(after.metadata)[36:52], "")
@@ -115,10 +115,10 @@ def test_a_container_is_told_with_the_write_that_records_its_end(sink: Kept) -> 
     one_ended = at(AllocationStatus(phase=Phase.RUNNING, attempt=1, ranks=[failed, other]))
     again = at(AllocationStatus(phase=Phase.PENDING, attempt=2, transitions=[restarted]))
 
-    spans.ended(running, one_ended, [first, a_pod(1).running().it], NOW_S)
-    spans.ended(one_ended, one_ended, [first, second], NOW_S)
+    spans.emit_ended(running, one_ended, [first, a_pod(1).running().it], NOW_S)
+    spans.emit_ended(one_ended, one_ended, [first, second], NOW_S)
     assert [(span["name"], span["status"]) for _, span in sink.spans] == [("container main", "exit 1")]
-    spans.ended(one_ended, again, [first, second], NOW_S)
+    spans.emit_ended(one_ended, again, [first, second], NOW_S)
     assert [span["name"] for _, span in sink.spans] == ["container main", "container main", "attempt 1"]
     told = [span["attributes"]["k8s.pod.uid"] for _, span in sink.spans[:2]]
     assert told == [first.metadata.uid, second.metadata.uid]

@@ -28,7 +28,7 @@ from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.times import format_time
-from slipway.watcher.usage_accounting import DENIED_S, Books
+from slipway.watcher.usage_accounting import DENIED_S, UsageAccounts
 from tests.support.kube_core import CoreKube
 from tests.support.small_cluster import a_client, a_core, a_manifest, furnish
 from tests.support.virtual_time import VirtualClock, run_virtual
@@ -65,8 +65,8 @@ class Desk:
         self.unmarked: set[str] | None = None
         self.settled: list[str] = []
 
-    def books(self, kube: CoreKube | None = None) -> Books:
-        return Books(
+    def books(self, kube: CoreKube | None = None) -> UsageAccounts:
+        return UsageAccounts(
             kube or self.kube,
             self.clock,
             namespace=SYSTEM,

@@ -6,7 +6,7 @@ import pytest
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.objects import Pod
 from slipway.model.lifecycle import Phase
-from slipway.watcher.watch_lag import AGAIN_S, LATE_S, Late
+from slipway.watcher.watch_lag import AGAIN_S, LATE_S, PodWatchLag
 from tests.support.builders import T0, an_allocation
 from tests.support.clock import FakeClock
 
@@ -32,7 +32,7 @@ def a_pod(uid: str) -> Pod:
 async def test_what_was_never_seen_is_waited_for_and_then_read_now_and_then() -> None:
     """Unseen pods are waited for, and then read at intervals; looks for other reasons do not prolong the wait."""
     clock, gang = FakeClock(T0), a_gang()
-    late, seen = Late(clock, behind), [a_pod(uids_of(gang)[0])]
+    late, seen = PodWatchLag(clock, behind), [a_pod(uids_of(gang)[0])]
     assert late.wait_s(gang, seen, set()) == AGAIN_S
     clock.advance(LATE_S - AGAIN_S / 2)
     assert late.wait_s(gang, seen, set()) == pytest.approx(AGAIN_S / 2)
@@ -43,14 +43,14 @@ async def test_what_was_never_seen_is_waited_for_and_then_read_now_and_then() ->
 async def test_a_watch_that_has_come_as_far_as_the_release_is_believed_enough_to_look() -> None:
     """A watch that has passed the version of the release should have shown the pods, so they are read at once."""
     gang = a_gang()
-    assert Late(FakeClock(T0), lambda: gang.metadata.version - 1).wait_s(gang, [], set()) > 0
-    assert Late(FakeClock(T0), lambda: gang.metadata.version).wait_s(gang, [], set()) == 0
+    assert PodWatchLag(FakeClock(T0), lambda: gang.metadata.version - 1).wait_s(gang, [], set()) > 0
+    assert PodWatchLag(FakeClock(T0), lambda: gang.metadata.version).wait_s(gang, [], set()) == 0
 
 
 async def test_what_was_seen_to_go_is_read_at_once() -> None:
     """A pod that the watch showed and then removed is read at once, because its absence is no delay of the watch."""
     gang = a_gang()
-    assert Late(FakeClock(T0), behind).wait_s(gang, [], {uids_of(gang)[1]}) == 0
+    assert PodWatchLag(FakeClock(T0), behind).wait_s(gang, [], {uids_of(gang)[1]}) == 0
 
 
 @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.TERMINATING])
@@ -58,13 +58,13 @@ async def test_nobody_waits_once_it_runs_or_ends(phase: Phase) -> None:
     """There is no wait once the allocation runs or ends: then every pod was seen, or will be deleted."""
     gang = a_gang()
     later = msgspec.structs.replace(gang, status=msgspec.structs.replace(gang.status, phase=phase))
-    assert Late(FakeClock(T0), behind).wait_s(later, [], set()) == 0
+    assert PodWatchLag(FakeClock(T0), behind).wait_s(later, [], set()) == 0
 
 
 async def test_nothing_is_remembered_of_what_is_forgotten() -> None:
     """A forgotten allocation has no state left: its next wait starts anew."""
     clock, gang = FakeClock(T0), a_gang()
-    late = Late(clock, behind)
+    late = PodWatchLag(clock, behind)
     late.wait_s(gang, [], set())
     clock.advance(LATE_S)
     late.forget(gang.metadata.uid)

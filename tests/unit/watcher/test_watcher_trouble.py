@@ -263,7 +263,7 @@ def test_one_pass_does_what_there_is_to_do() -> None:
         assert is_let_go(await look(post.kube))
         assert await post.pods() == []
         hints = await post.streams.work_queue("test").claim(limit=10, block_s=0.0)
-        assert {hint.hint.allocation for hint in hints} == {id_of(found)}
+        assert {each.hint and each.hint.allocation for each in hints} == {id_of(found)}
 
     play(story, watches=False)
 

@@ -3,7 +3,7 @@
 Owns the limit on the concurrent calls of this process, and what happens when some calls fail. It does not know what the
 calls do.
 
-Invariants: the number of running calls never exceeds the limit, over all work of the process. A free lane is given to
+Invariants: the number of running calls never exceeds the limit, over all work of the process. A free slot is given to
 the call whose launch has progressed furthest; among equal calls, to the one that has waited longest. After the first
 failure no further call of the group begins; calls that are running are finished, because a cancelled write has an
 unknown outcome. Of several failures the most important one is raised.
@@ -28,10 +28,10 @@ Call = Callable[[], Awaitable[None]]
 
 
 class LaunchStage(IntEnum):
-    """How far the launch of a call has progressed; the lowest value gets the next free lane.
+    """How far the launch of a call has progressed; the lowest value gets the next free slot.
 
     Without this order, many concurrent launches would all create their pods before the first of them is bound. So a new
-    launch waits for the launches that have begun: one launch after the other finishes while the lanes stay full. No
+    launch waits for the launches that have begun: one launch after the other finishes while the slots stay full. No
     launch starves, because a launch that has begun makes a bounded number of calls.
     """
 
@@ -41,8 +41,8 @@ class LaunchStage(IntEnum):
     FIRST = 2
 
 
-class Lanes:
-    """Runs at most `limit` calls at once; further calls wait for a free lane. A call that ends is a move of its
+class PriorityLimiter:
+    """Runs at most `limit` calls at once; further calls wait for a free slot. A call that ends is a move of its
     hint."""
 
     def __init__(self, limit: int, clock: Clock | None = None) -> None:
@@ -52,20 +52,20 @@ class Lanes:
         self._waiting: list[tuple[LaunchStage, int, asyncio.Future[None]]] = []
         self._numbers = count()
 
-    def since(self) -> float:
+    def stalled_since(self) -> float:
         """Return the time from which a hint may be judged to stand still (monotonic seconds).
 
-        While calls wait for a lane, this is the end of the last call; else 0.
+        While calls wait for a slot, this is the end of the last call; else 0.
         """
         return self._moved_at if self._waiting else 0.0
 
-    async def one(self, call: Callable[[], Awaitable[T]], stage: LaunchStage = LaunchStage.LAST) -> T:
-        """Run one call in a lane and return its result."""
-        async with self._lane(stage):
+    async def run(self, call: Callable[[], Awaitable[T]], stage: LaunchStage = LaunchStage.LAST) -> T:
+        """Run one call in a slot and return its result."""
+        async with self._slot(stage):
             return await call()
 
-    async def all(self, calls: Iterable[Call], stage: LaunchStage = LaunchStage.LAST) -> None:
-        """Run all calls, in their order, as lanes become free.
+    async def run_all(self, calls: Iterable[Call], stage: LaunchStage = LaunchStage.LAST) -> None:
+        """Run all calls, in their order, as slots become free.
 
         Raises:
             ControlPlaneError: the gravest failure: a permanent one, else a stale one, else a transient one.
@@ -73,19 +73,19 @@ class Lanes:
         waiting = list(calls)
         if len(waiting) <= 1:
             for call in waiting:
-                await self.one(call, stage)
+                await self.run(call, stage)
             return
         failures: list[ControlPlaneError] = []
         rest = iter(waiting)
         async with TaskGroup() as tasks:
             for _ in range(min(self._limit, len(waiting))):
-                tasks.create_task(self._work(rest, failures, stage))
+                tasks.create_task(self._run_from(rest, failures, stage))
         if failures:
-            raise min(failures, key=_gravity)
+            raise min(failures, key=_severity)
 
-    async def _work(self, rest: Iterator[Call], failures: list[ControlPlaneError], stage: LaunchStage) -> None:
+    async def _run_from(self, rest: Iterator[Call], failures: list[ControlPlaneError], stage: LaunchStage) -> None:
         for call in rest:
-            async with self._lane(stage):
+            async with self._slot(stage):
                 if failures:
                     return
                 try:
@@ -94,7 +94,7 @@ class Lanes:
                     failures.append(error)
 
     @contextlib.asynccontextmanager
-    async def _lane(self, stage: LaunchStage) -> AsyncGenerator[None]:
+    async def _slot(self, stage: LaunchStage) -> AsyncGenerator[None]:
         if self._left:
             self._left -= 1
         else:
@@ -104,15 +104,15 @@ class Lanes:
                 await turn
             except asyncio.CancelledError:
                 if turn.done() and not turn.cancelled():
-                    self._pass_on()
+                    self._release_slot()
                 raise
         try:
             yield
         finally:
-            self._pass_on()
+            self._release_slot()
 
-    def _pass_on(self) -> None:
-        """Give a lane that has become free to the next waiting call; without one, the lane stays free."""
+    def _release_slot(self) -> None:
+        """Give a slot that has become free to the next waiting call; without one, the slot stays free."""
         liveness.beat()
         if self._clock is not None:
             self._moved_at = self._clock.monotonic()
@@ -124,30 +124,30 @@ class Lanes:
         self._left += 1
 
 
-def _gravity(error: ControlPlaneError) -> int:
+def _severity(error: ControlPlaneError) -> int:
     if isinstance(error, PermanentError):
         return 0
     return 1 if isinstance(error, StaleError) else 2
 
 
-class Turns:
+class KeyedLock:
     """Lets one task of this process at a time work on a key: a delete never overtakes the create that it undoes."""
 
     def __init__(self) -> None:
         self._locks: dict[Hashable, asyncio.Lock] = {}
         self._users: Counter[Hashable] = Counter()
 
-    def is_taken(self, key: Hashable) -> bool:
+    def is_locked(self, key: Hashable) -> bool:
         """Whether a task works on this key now, or waits to."""
         return key in self._locks
 
     @contextlib.asynccontextmanager
-    async def of(self, key: Hashable) -> AsyncGenerator[None]:
-        """Wait for the turn of `key`, and keep it inside the context."""
+    async def hold(self, key: Hashable) -> AsyncGenerator[None]:
+        """Wait for the lock of `key`, and keep it inside the context."""
         lock = self._locks.setdefault(key, asyncio.Lock())
         self._users[key] += 1
         try:
-            # The task that has the turn is watched itself, so this wait is no standstill.
+            # The task that holds the lock is watched itself, so this wait is no standstill.
             with liveness.rest():
                 await lock.acquire()
             try:

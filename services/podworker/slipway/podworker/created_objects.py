@@ -21,13 +21,13 @@ class CreatedObjects:
     def __init__(self) -> None:
         self._uids: OrderedDict[tuple[str, str, str], str] = OrderedDict()
 
-    def note(self, resource: Resource[Any], meta: ObjectMeta) -> None:
+    def add(self, resource: Resource[Any], meta: ObjectMeta) -> None:
         """Remember an object that exists and is ours."""
         self._uids[resource.plural, meta.namespace, meta.name] = meta.uid
         if len(self._uids) > BUNDLES_MAX:
             self._uids.popitem(last=False)
 
-    def take(self, resource: Resource[Any], namespace: str, name: str) -> ObjectMeta | None:
+    def pop(self, resource: Resource[Any], namespace: str, name: str) -> ObjectMeta | None:
         """Return the metadata for the delete of one object and forget the object; None when it is not remembered."""
         uid = self._uids.pop((resource.plural, namespace, name), None)
         return None if uid is None else ObjectMeta(name=name, namespace=namespace, uid=uid)

@@ -40,7 +40,7 @@ class Binder(msgspec.Struct, frozen=True, kw_only=True):
     ranks: frozenset[int]
 
 
-class Extended:
+class ExtenderBinding:
     """Binds through extenders."""
 
     def __init__(self, kube: Kube, pools: Pools, client: BindCalls) -> None:
@@ -63,7 +63,7 @@ class Extended:
             UnavailableError: the extender has not bound the pod, and only the extender may bind it.
             StaleError: the pod does not exist any more, the name belongs to another pod, or the pod is bound elsewhere.
         """
-        fault = await self._ask(extender, wire.bind_args(namespace=namespace, pod=pod, uid=uid, node=node))
+        fault = await self._call(extender, wire.bind_args(namespace=namespace, pod=pod, uid=uid, node=node))
         try:
             found = await self._kube.get(PODS, pod, namespace=namespace)
         except NotFoundError as error:
@@ -79,7 +79,7 @@ class Extended:
             f"extender {extender.name} has not bound pod {pod}: {fault or 'it reported that it had bound it'}"
         )
 
-    async def _ask(self, extender: ExtenderFact, body: bytes) -> str:
+    async def _call(self, extender: ExtenderFact, body: bytes) -> str:
         """Call the extender; return its error, or "" when it answers that it has bound the pod."""
         fault = ""
         try:

@@ -40,7 +40,7 @@ def gate_of(pod: Pod) -> PodGate | None:
     return PodGate(index=names.index(LAUNCH_GATE), affinity=pod.spec.affinity) if LAUNCH_GATE in names else None
 
 
-def gate_made(spec: Mapping[str, Any]) -> PodGate:
+def gate_of_spec(spec: Mapping[str, Any]) -> PodGate:
     """Return our gate on a pod that has just been created from this spec."""
     return PodGate(index=0, affinity=dict(object_of(spec.get("affinity"))))
 

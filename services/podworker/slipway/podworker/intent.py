@@ -49,13 +49,13 @@ class Teardown(msgspec.Struct, frozen=True, tag=True):
     through: int
 
 
-class Shed(msgspec.Struct, frozen=True, tag=True):
+class DeleteRanks(msgspec.Struct, frozen=True, tag=True):
     """Delete the pods of these ranks, which are evicted; the rest of the gang goes on."""
 
     ranks: tuple[int, ...]
 
 
-class Join(msgspec.Struct, frozen=True, tag=True):
+class AddRanks(msgspec.Struct, frozen=True, tag=True):
     """Create, release and bind ranks that change `n` of the growth added to a running gang, and that have not
     started."""
 
@@ -63,19 +63,19 @@ class Join(msgspec.Struct, frozen=True, tag=True):
     ranks: tuple[int, ...]
 
 
-class Restart(msgspec.Struct, frozen=True, tag=True):
+class RestartRanks(msgspec.Struct, frozen=True, tag=True):
     """Create, release and bind new pods of these ranks, which failed and start again in their place."""
 
     ranks: tuple[int, ...]
 
 
-class Nothing(msgspec.Struct, frozen=True, tag=True):
+class NoAction(msgspec.Struct, frozen=True, tag=True):
     """Nothing has to be done; `why` is a short constant for the log."""
 
     why: str
 
 
-Intent = LaunchIntent | Bind | Teardown | Shed | Join | Restart | Nothing
+Intent = LaunchIntent | Bind | Teardown | DeleteRanks | AddRanks | RestartRanks | NoAction
 
 
 def decide(allocation: Allocation, *, namespace_terminating: bool = False) -> Intent:
@@ -83,41 +83,41 @@ def decide(allocation: Allocation, *, namespace_terminating: bool = False) -> In
     status = allocation.status
     if status.admission is None:
         # Every admission is recorded in the status, so without a record no object was ever created.
-        return Nothing("never admitted")
+        return NoAction("never admitted")
     past = status.attempt - 1
     is_stopping = stop_reason(allocation, namespace_terminating=namespace_terminating) is not None
     if status.phase in _OVER:
         return Teardown(status.attempt)
     if is_released(allocation):
-        to_go = () if is_stopping else _to_go(allocation)
+        to_go = () if is_stopping else _ranks_to_delete(allocation)
         if to_go:
-            return Shed(to_go)
-        again = () if is_stopping or status.phase not in _RESTARTING else _to_restart(allocation)
+            return DeleteRanks(to_go)
+        again = () if is_stopping or status.phase not in _RESTARTING else _ranks_to_restart(allocation)
         if again:
-            return Restart(again)
+            return RestartRanks(again)
         growth = growth_of(allocation)
-        to_join = () if is_stopping or status.phase is not Phase.RUNNING else _to_join(allocation)
+        to_join = () if is_stopping or status.phase is not Phase.RUNNING else _ranks_to_add(allocation)
         if growth is not None and to_join:
-            return Join(growth.n, to_join)
+            return AddRanks(growth.n, to_join)
         if is_stopping or status.phase not in _BINDABLE:
             # The watcher records the exits and moves the phase; the teardown follows from that.
-            return Nothing("stopping") if is_stopping else Nothing("running")
+            return NoAction("stopping") if is_stopping else NoAction("running")
         return Bind(past)
     if is_stopping:
         return Teardown(status.attempt)
     if status.phase is not Phase.ASSIGNED or not is_admitted(allocation):
-        return Teardown(past) if past else Nothing("not admitted")
+        return Teardown(past) if past else NoAction("not admitted")
     if allocation.spec.hold:
         # The user held the allocation after its admission and before its release: the watcher withdraws the admission.
-        return Teardown(past) if past else Nothing("held")
+        return Teardown(past) if past else NoAction("held")
     if TEARDOWN_FINALIZER not in allocation.metadata.finalizers:
-        return Nothing("no finalizer")
+        return NoAction("no finalizer")
     if is_refused(allocation):
-        return Nothing("refused")
+        return NoAction("refused")
     return LaunchIntent(past)
 
 
-def _to_go(allocation: Allocation) -> tuple[int, ...]:
+def _ranks_to_delete(allocation: Allocation) -> tuple[int, ...]:
     """Return the evicted ranks of a running gang whose end or deletion is not recorded yet."""
     status = allocation.status
     if status.phase is not Phase.RUNNING:
@@ -135,7 +135,7 @@ def _to_go(allocation: Allocation) -> tuple[int, ...]:
     return tuple(rank for rank in leaving_ranks(allocation) if not goes(rank))
 
 
-def _to_join(allocation: Allocation) -> tuple[int, ...]:
+def _ranks_to_add(allocation: Allocation) -> tuple[int, ...]:
     """Return the added ranks that have no pod yet, or a pod that is not known to be bound."""
     ranks, leaving = allocation.status.ranks or [], leaving_ranks(allocation)
 
@@ -148,7 +148,7 @@ def _to_join(allocation: Allocation) -> tuple[int, ...]:
     return tuple(member.rank for member in added if is_due(member))
 
 
-def _to_restart(allocation: Allocation) -> tuple[int, ...]:
+def _ranks_to_restart(allocation: Allocation) -> tuple[int, ...]:
     """Return the ranks that are to start again and have no new pod yet, or a new pod that is not known to be bound."""
     ranks = allocation.status.ranks or []
 

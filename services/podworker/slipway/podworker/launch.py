@@ -45,12 +45,12 @@ from slipway.pods.manifest import Manifests, RankPod
 from slipway.pods.podspec import SCHEDULER_NAME, TaskOptions
 from slipway.podworker import gates, status
 from slipway.podworker.adopt import AdoptVerdict, judge
-from slipway.podworker.concurrency import Lanes, LaunchStage
+from slipway.podworker.concurrency import LaunchStage, PriorityLimiter
 from slipway.podworker.created_objects import CreatedObjects
-from slipway.podworker.extender_binding import Binder, Extended
+from slipway.podworker.extender_binding import Binder, ExtenderBinding
 from slipway.podworker.gates import PodGate
 from slipway.podworker.pod_groups import PodGroups
-from slipway.podworker.pools import Pinned
+from slipway.podworker.pools import AdmittedSpec
 from slipway.podworker.ports import Kube
 from slipway.podworker.service_sharing import ServiceSharing
 from slipway.podworker.steps import step
@@ -67,7 +67,7 @@ LIST_RANKS_MIN = 3
 """From this number of ranks on, one LIST is cheaper than a GET for each existing pod."""
 
 
-class Made:
+class LaunchProgress:
     """What this process has created for one attempt, so that the next try does not repeat finished calls.
 
     It is no proof that an object still exists: if an object has been deleted since, a binding fails.
@@ -106,24 +106,26 @@ class AttemptLauncher:
     def __init__(
         self,
         kube: Kube,
-        lanes: Lanes,
+        limiter: PriorityLimiter,
         clock: Clock,
         options: TaskOptions,
-        extended: Extended,
+        extender_binding: ExtenderBinding,
         *,
-        bundles: CreatedObjects,
+        created: CreatedObjects,
         sharing: ServiceSharing,
     ) -> None:
         self._kube = kube
         self._groups = PodGroups(kube)
         self._sharing = sharing
-        self._bundles = bundles
-        self._lanes = lanes
+        self._created = created
+        self._limiter = limiter
         self._clock = clock
         self._options = options
-        self._extended = extended
+        self._extender_binding = extender_binding
 
-    async def release(self, allocation: Allocation, pinned: Pinned, made: Made, traceparent: str) -> Allocation:
+    async def release(
+        self, allocation: Allocation, admitted: AdmittedSpec, progress: LaunchProgress, traceparent: str
+    ) -> Allocation:
         """Create all objects, then commit the release; return the allocation with the release.
 
         Raises:
@@ -132,33 +134,33 @@ class AttemptLauncher:
             TerminatingError, NotFoundError: the namespace is being deleted, or does not exist any more.
             ClaimPendingError: a volume claim is not bound yet.
         """
-        if made.manifests is None:
-            made.manifests = await self._judged_manifests(allocation, pinned, traceparent)
-        manifests = made.manifests
-        if not made.is_config_made:
+        if progress.manifests is None:
+            progress.manifests = await self._bindable_manifests(allocation, admitted, traceparent)
+        manifests = progress.manifests
+        if not progress.is_config_made:
             with step("configmap", self._clock):
-                await self._make_config(allocation, manifests, made)
-        if (wanted := allocation.spec.service) is not None and not made.is_behind_service:
+                await self._make_config(allocation, manifests, progress)
+        if (wanted := allocation.spec.service) is not None and not progress.is_behind_service:
             with step("service", self._clock):
                 await self._sharing.join(allocation, wanted)
-            made.is_behind_service = True
-        if manifests.group and not made.is_group_made:
+            progress.is_behind_service = True
+        if manifests.group and not progress.is_group_made:
             with step("group", self._clock):
-                await self._create_group(allocation, pinned.spec, manifests, made)
-        missing = [pod for pod in manifests.pods if pod.position not in made.pod_uids]
-        creates = [partial(self._create_pod, allocation, pod, made) for pod in missing]
-        if manifests.service is not None and not made.is_service_made:
-            creates.append(partial(self._create_service, allocation, manifests.service, made))
+                await self._create_group(allocation, admitted.spec, manifests, progress)
+        missing = [pod for pod in manifests.pods if pod.position not in progress.pod_uids]
+        creates = [partial(self._create_pod, allocation, pod, progress) for pod in missing]
+        if manifests.service is not None and not progress.is_service_made:
+            creates.append(partial(self._create_service, allocation, manifests.service, progress))
         if missing:
-            made.fresh_until_s = self._clock.monotonic() + FRESH_S
+            progress.fresh_until_s = self._clock.monotonic() + FRESH_S
         if creates:
             with step("pods", self._clock, count=len(missing)):
                 try:
-                    await self._lanes.all(creates, LaunchStage.RANKS)
+                    await self._limiter.run_all(creates, LaunchStage.RANKS)
                 except QuotaExceededError:
-                    await self._give_back(allocation, made)
+                    await self._delete_attempt_pods(allocation, progress)
                     raise
-        uids = [made.pod_uids[pod.position] for pod in manifests.pods]
+        uids = [progress.pod_uids[pod.position] for pod in manifests.pods]
         with step("release", self._clock):
             try:
                 return await status.release(self._kube, allocation, uids)
@@ -166,24 +168,24 @@ class AttemptLauncher:
                 # A rule of the custom resource refuses it, so the allocation has changed since it was read.
                 raise StaleError(f"the release was refused: {error}") from error
 
-    async def bind(self, allocation: Allocation, made: Made) -> int:
+    async def bind(self, allocation: Allocation, progress: LaunchProgress) -> int:
         """Bind the released pods that are not bound yet, or open their gates for kube-scheduler; return how many.
 
         Raises:
             StaleError: a released pod is gone, being deleted, replaced or bound elsewhere: this attempt is broken.
         """
         targets = _targets(allocation)
-        if self._is_fresh(made, targets):
-            targets = _as_made(targets, made)
+        if self._is_fresh(progress, targets):
+            targets = _with_gates(targets, progress)
         else:
             targets = await self._unbound(allocation, targets)
         with step("bind", self._clock, count=len(targets)):
             namespace = allocation.metadata.namespace
-            binder = await self._extended.binder_of(allocation) if targets else None
-            await self._lanes.all([partial(self._bind, namespace, target, binder) for target in targets])
+            binder = await self._extender_binding.binder_of(allocation) if targets else None
+            await self._limiter.run_all([partial(self._bind, namespace, target, binder) for target in targets])
         return len(targets)
 
-    async def grow(self, allocation: Allocation, pinned: Pinned, traceparent: str) -> Allocation:
+    async def grow(self, allocation: Allocation, admitted: AdmittedSpec, traceparent: str) -> Allocation:
         """Create the pods of the ranks that were added and commit them; return the allocation with them.
 
         Raises:
@@ -193,18 +195,18 @@ class AttemptLauncher:
         """
         ranks = [member.rank for member in unreleased(allocation)]
         try:
-            uids = await self._make_pods(allocation, pinned, traceparent, ranks)
+            uids = await self._make_pods(allocation, admitted, traceparent, ranks)
         except QuotaExceededError:
-            await self.take_back(allocation, ranks)
+            await self.delete_unreleased(allocation, ranks)
             raise
         with step("release", self._clock):
             try:
-                return await status.join(self._kube, allocation, [uids[rank] for rank in ranks])
+                return await status.commit_added(self._kube, allocation, [uids[rank] for rank in ranks])
             except InvalidError as error:
                 raise StaleError(f"the growth was refused: {error}") from error
 
     async def restart(
-        self, allocation: Allocation, pinned: Pinned, traceparent: str, ranks: Collection[int]
+        self, allocation: Allocation, admitted: AdmittedSpec, traceparent: str, ranks: Collection[int]
     ) -> Allocation:
         """Create new pods for ranks that failed and commit them; return the allocation with them.
 
@@ -213,18 +215,18 @@ class AttemptLauncher:
             UnavailableError: the failed pod still exists, because the watcher reads its log.
             PermanentError: they cannot be created.
         """
-        uids = await self._make_pods(allocation, pinned, traceparent, ranks)
+        uids = await self._make_pods(allocation, admitted, traceparent, ranks)
         with step("release", self._clock):
             try:
-                return await status.restarted(self._kube, allocation, uids)
+                return await status.commit_restarted(self._kube, allocation, uids)
             except InvalidError as error:
                 raise StaleError(f"the restart was refused: {error}") from error
 
     async def _make_pods(
-        self, allocation: Allocation, pinned: Pinned, traceparent: str, ranks: Collection[int]
+        self, allocation: Allocation, admitted: AdmittedSpec, traceparent: str, ranks: Collection[int]
     ) -> dict[int, str]:
         """Create new pods for some ranks of a running gang; return {rank: uid of its new pod}."""
-        manifests = await self._judged_manifests(allocation, pinned, traceparent)
+        manifests = await self._bindable_manifests(allocation, admitted, traceparent)
         pods = [pod for pod in manifests.pods if pod.rank in ranks]
         uids: dict[int, str] = {}
 
@@ -233,10 +235,10 @@ class AttemptLauncher:
             uids[pod.rank] = found.uid
 
         with step("pods", self._clock, count=len(pods)):
-            await self._lanes.all([partial(create, pod) for pod in pods], LaunchStage.RANKS)
+            await self._limiter.run_all([partial(create, pod) for pod in pods], LaunchStage.RANKS)
         return uids
 
-    async def join(self, allocation: Allocation, ranks: Collection[int]) -> int:
+    async def bind_ranks(self, allocation: Allocation, ranks: Collection[int]) -> int:
         """Bind the released pods of these ranks, which were added or start again, unless they are bound already.
 
         Return how many it bound.
@@ -248,11 +250,11 @@ class AttemptLauncher:
         targets = await self._unbound(allocation, [_target(allocation, member) for member in added])
         with step("bind", self._clock, count=len(targets)):
             namespace = allocation.metadata.namespace
-            binder = await self._extended.binder_of(allocation) if targets else None
-            await self._lanes.all([partial(self._bind, namespace, target, binder) for target in targets])
+            binder = await self._extender_binding.binder_of(allocation) if targets else None
+            await self._limiter.run_all([partial(self._bind, namespace, target, binder) for target in targets])
         return len(targets)
 
-    async def take_back(self, allocation: Allocation, ranks: Collection[int]) -> None:
+    async def delete_unreleased(self, allocation: Allocation, ranks: Collection[int]) -> None:
         """Delete the pods of added ranks that were never released.
 
         Raises:
@@ -263,74 +265,74 @@ class AttemptLauncher:
         doomed = [meta for meta in pods if meta.uid not in released and meta.deletion_timestamp is None]
         if doomed:
             await self._check_unreleased(allocation)
-            await self._lanes.all([partial(self._delete_pod, meta) for meta in doomed])
+            await self._limiter.run_all([partial(self._delete_pod, meta) for meta in doomed])
 
-    async def _judged_manifests(self, allocation: Allocation, pinned: Pinned, traceparent: str) -> Manifests:
+    async def _bindable_manifests(self, allocation: Allocation, admitted: AdmittedSpec, traceparent: str) -> Manifests:
         """Return the objects of the attempt. kube-scheduler binds the pods if only it can bind their volumes."""
-        if pinned.spec.home and pinned.home is not None:
-            await make_once(self._kube, home.claim_of(allocation, pinned.home))
-        manifests = self._manifests(allocation, pinned, traceparent)
+        if admitted.spec.home and admitted.home is not None:
+            await make_once(self._kube, home.claim_of(allocation, admitted.home))
+        manifests = self._manifests(allocation, admitted, traceparent)
         if not manifests.is_delegate:
             pods = (pod.manifest for pod in manifests.pods)
             if not await needs_scheduler(self._kube, allocation.metadata.namespace, pods):
                 return manifests
-            pool = manifest.delegating(pinned.pool)
-            manifests = self._manifests(allocation, msgspec.structs.replace(pinned, pool=pool), traceparent)
+            pool = manifest.delegating(admitted.pool)
+            manifests = self._manifests(allocation, msgspec.structs.replace(admitted, pool=pool), traceparent)
         return await self._groups.grouped(manifests)
 
-    def _manifests(self, allocation: Allocation, pinned: Pinned, traceparent: str) -> Manifests:
+    def _manifests(self, allocation: Allocation, admitted: AdmittedSpec, traceparent: str) -> Manifests:
         return manifest.build(
             allocation,
-            pinned.spec,
-            pinned.pool,
+            admitted.spec,
+            admitted.pool,
             options=self._options,
             traceparent=traceparent,
-            pull_secrets=pinned.pull_secrets,
+            pull_secrets=admitted.pull_secrets,
         )
 
-    async def _make_config(self, allocation: Allocation, manifests: Manifests, made: Made) -> None:
+    async def _make_config(self, allocation: Allocation, manifests: Manifests, progress: LaunchProgress) -> None:
         """Create the ConfigMap. If it exists, an earlier try has begun: find the pods that the earlier try created."""
         create = partial(self._ensure, CONFIG_MAPS, manifests.configmap, allocation)
-        config_map, is_new = await self._lanes.one(create, LaunchStage.FIRST)
-        self._bundles.note(CONFIG_MAPS, config_map)
-        made.config_map = config_map
+        config_map, is_new = await self._limiter.run(create, LaunchStage.FIRST)
+        self._created.add(CONFIG_MAPS, config_map)
+        progress.config_map = config_map
         if not is_new and len(manifests.pods) >= LIST_RANKS_MIN:
-            await self._find_pods(allocation, manifests, made)
-        made.is_config_made = True
+            await self._find_pods(allocation, manifests, progress)
+        progress.is_config_made = True
 
-    async def _find_pods(self, allocation: Allocation, manifests: Manifests, made: Made) -> None:
+    async def _find_pods(self, allocation: Allocation, manifests: Manifests, progress: LaunchProgress) -> None:
         found = {pod.metadata.name: pod for pod in await self._pods(allocation)}
         for pod in manifests.pods:
             known = found.get(pod.name)
-            if known is not None and _judge_pod(known, pod, made.uid) is AdoptVerdict.ADOPT:
-                made.pod_uids[pod.position] = known.metadata.uid
+            if known is not None and _check_pod(known, pod, progress.uid) is AdoptVerdict.ADOPT:
+                progress.pod_uids[pod.position] = known.metadata.uid
 
-    async def _create_pod(self, allocation: Allocation, pod: RankPod, made: Made) -> None:
+    async def _create_pod(self, allocation: Allocation, pod: RankPod, progress: LaunchProgress) -> None:
         found, _ = await self._ensure(PODS, pod.manifest, allocation)
-        made.pod_uids[pod.position] = found.uid
+        progress.pod_uids[pod.position] = found.uid
         if pod.position < POD_EVENTS_MAX:
             telemetry.add_event("pod created", semconv.pod(found.namespace, found.name, found.uid, ""))
 
-    async def _create_service(self, allocation: Allocation, body: RawObject, made: Made) -> None:
+    async def _create_service(self, allocation: Allocation, body: RawObject, progress: LaunchProgress) -> None:
         service, _ = await self._ensure(SERVICES, body, allocation)
-        self._bundles.note(SERVICES, service)
-        made.is_service_made = True
+        self._created.add(SERVICES, service)
+        progress.is_service_made = True
 
     async def _create_group(
-        self, allocation: Allocation, spec: AllocationSpec, manifests: Manifests, made: Made
+        self, allocation: Allocation, spec: AllocationSpec, manifests: Manifests, progress: LaunchProgress
     ) -> None:
         """Create the group before the pods, because a pod that names an old group blocks the deletion of that group."""
-        if made.config_map is None:
+        if progress.config_map is None:
             raise InvariantError("a group is made after the ConfigMap that it belongs to")
         try:
-            await self._groups.ensure(manifests, spec, made.config_map)
+            await self._groups.ensure(manifests, spec, progress.config_map)
         except UnavailableError:
             # The API server may not serve groups any more, so the next try asks. An old group is deleted only once no
             # pod names it, so our pods are deleted.
-            made.manifests = None
-            await self._give_back(allocation, made)
+            progress.manifests = None
+            await self._delete_attempt_pods(allocation, progress)
             raise
-        made.is_group_made = True
+        progress.is_group_made = True
 
     async def _ensure(
         self, resource: Resource[Any], body: RawObject, allocation: Allocation
@@ -377,17 +379,17 @@ class AttemptLauncher:
         if (found.metadata.uid, found.metadata.resource_version) != (meta.uid, meta.resource_version):
             raise StaleError(f"{meta.name} has changed since it was read")
 
-    async def _give_back(self, allocation: Allocation, made: Made) -> None:
+    async def _delete_attempt_pods(self, allocation: Allocation, progress: LaunchProgress) -> None:
         """Delete the pods of an attempt that exceeds a quota, or whose group is being deleted; never a released pod.
 
         Raises:
             StaleError: the allocation, or a pod of it, has changed since it was read.
         """
-        made.pod_uids.clear()
+        progress.pod_uids.clear()
         pods = [pod.metadata for pod in await self._pods(allocation) if pod.metadata.deletion_timestamp is None]
         if pods:
             await self._check_unreleased(allocation)
-            await self._lanes.all([partial(self._delete_pod, meta) for meta in pods])
+            await self._limiter.run_all([partial(self._delete_pod, meta) for meta in pods])
 
     async def _delete_pod(self, meta: ObjectMeta) -> None:
         with contextlib.suppress(NotFoundError):
@@ -399,11 +401,13 @@ class AttemptLauncher:
         selector = f"{LABEL_ALLOCATION_UID}={allocation.metadata.uid},{LABEL_ATTEMPT}={allocation.status.attempt}"
         return (await self._kube.list(PODS, namespace=allocation.metadata.namespace, label_selector=selector)).items
 
-    def _is_fresh(self, made: Made, targets: Sequence[BindTarget]) -> bool:
+    def _is_fresh(self, progress: LaunchProgress, targets: Sequence[BindTarget]) -> bool:
         """Whether this process has created these pods a moment ago, so that they need no read before the binding."""
-        if made.manifests is None or self._clock.monotonic() >= made.fresh_until_s:
+        if progress.manifests is None or self._clock.monotonic() >= progress.fresh_until_s:
             return False
-        return [made.pod_uids.get(pod.position) for pod in made.manifests.pods] == [item.uid for item in targets]
+        return [progress.pod_uids.get(pod.position) for pod in progress.manifests.pods] == [
+            item.uid for item in targets
+        ]
 
     async def _unbound(self, allocation: Allocation, released: Sequence[BindTarget]) -> list[BindTarget]:
         """Return the released pods that are not bound: those that we bind, and those whose gate is still closed."""
@@ -427,7 +431,7 @@ class AttemptLauncher:
     async def _bind(self, namespace: str, target: BindTarget, binder: Binder | None) -> None:
         if binder is not None and target.rank in binder.ranks:
             extender, uid, node = binder.extender, target.uid, target.node
-            if await self._extended.bind(extender, namespace, target.pod, uid=uid, node=node):
+            if await self._extender_binding.bind(extender, namespace, target.pod, uid=uid, node=node):
                 return
         try:
             if target.gate is not None:
@@ -473,17 +477,17 @@ def _target(allocation: Allocation, member: GangMember) -> BindTarget:
     return BindTarget(pod=name, uid=member.pod_uid, node=member.placement.node, rank=member.rank)
 
 
-def _as_made(targets: Sequence[BindTarget], made: Made) -> list[BindTarget]:
+def _with_gates(targets: Sequence[BindTarget], progress: LaunchProgress) -> list[BindTarget]:
     """Return the targets with the gates of the pods that were created for them."""
-    if made.manifests is None or not made.manifests.is_delegate:
+    if progress.manifests is None or not progress.manifests.is_delegate:
         return list(targets)
     return [
-        msgspec.structs.replace(target, gate=gates.gate_made(pod.manifest["spec"]))
-        for target, pod in zip(targets, made.manifests.pods, strict=True)
+        msgspec.structs.replace(target, gate=gates.gate_of_spec(pod.manifest["spec"]))
+        for target, pod in zip(targets, progress.manifests.pods, strict=True)
     ]
 
 
-def _judge_pod(found: Pod, wanted: RankPod, uid: str) -> AdoptVerdict:
+def _check_pod(found: Pod, wanted: RankPod, uid: str) -> AdoptVerdict:
     verdict = judge(found.metadata, uid=uid, spec_hash=wanted.spec_hash)
     return AdoptVerdict.REPLACE if verdict is AdoptVerdict.ADOPT and not _is_usable(found) else verdict
 

@@ -13,9 +13,9 @@ from slipway.errors import TransientError
 from slipway.kube import client
 from slipway.kube.extender import ExtenderClient
 from slipway.pods.podspec import TaskOptions
-from slipway.podworker.concurrency import Lanes
+from slipway.podworker.concurrency import PriorityLimiter
 from slipway.podworker.created_objects import CreatedObjects
-from slipway.podworker.extender_binding import BindCalls, Extended
+from slipway.podworker.extender_binding import BindCalls, ExtenderBinding
 from slipway.podworker.launch import AttemptLauncher
 from slipway.podworker.loops import HINT, POLL, Watch, unwatched
 from slipway.podworker.poll import Poller
@@ -66,7 +66,7 @@ async def build(context: ServiceContext[Settings]) -> None:
     if context.once:
         worker = make_worker(kube, settings, context.clock, context.random, extenders=_extenders(context))
         poller = make_poller(kube, worker, settings, context.clock, context.random, None)
-        consumer = make_consumer(streams, worker, settings, context.clock, is_patient=False)
+        consumer = make_consumer(streams, worker, settings, context.clock, may_retry=False)
         await _run_once(poller, consumer if settings.redis_url else None)
         await behind.flush()
         return
@@ -77,12 +77,12 @@ async def build(context: ServiceContext[Settings]) -> None:
 def compose(context: ServiceContext[Settings], kube: Kube, streams: Streams) -> None:
     """Start the loops on these clients: real clients in a process, models in the simulation."""
     settings, health = context.settings, context.health
-    lanes = Lanes(settings.worker_calls, context.clock)
+    limiter = PriorityLimiter(settings.worker_calls, context.clock)
 
     def watch(hint: WorkHint, *, part: bool = False) -> AbstractContextManager[object]:
-        return health.watch(HINT.of(hint.allocation), since=lanes.since, part=part)
+        return health.watch(HINT.of(hint.allocation), since=limiter.stalled_since, part=part)
 
-    worker = make_worker(kube, settings, context.clock, context.random, extenders=_extenders(context), lanes=lanes)
+    worker = make_worker(kube, settings, context.clock, context.random, extenders=_extenders(context), limiter=limiter)
     pinger = streams.health if settings.redis_url else None
     poller = make_poller(kube, worker, settings, context.clock, context.random, pinger, watch=partial(watch, part=True))
     context.loop(POLL, poller.step, min_interval_s=0.1, max_backoff_s=BACKOFF_MAX_S, required=not settings.redis_url)
@@ -92,7 +92,7 @@ def compose(context: ServiceContext[Settings], kube: Kube, streams: Streams) -> 
             worker,
             settings,
             context.clock,
-            troubled=poller.hurry,
+            troubled=poller.end_rest,
             health=health,
             watch=watch,
         )
@@ -112,12 +112,12 @@ def make_worker(
     random: Random,
     *,
     extenders: BindCalls | None = None,
-    lanes: Lanes | None = None,
+    limiter: PriorityLimiter | None = None,
 ) -> Worker:
-    """Return a worker on these clients; `lanes` limits its concurrent writes."""
-    lanes, pools, bundles = lanes or Lanes(settings.worker_calls), Pools(kube, clock), CreatedObjects()
+    """Return a worker on these clients; `limiter` limits its concurrent writes."""
+    limiter, pools, created = limiter or PriorityLimiter(settings.worker_calls), Pools(kube, clock), CreatedObjects()
     sharing = ServiceSharing(kube)
-    patience = msgspec.structs.replace(retry.KUBE_WRITE, name="podworker_hint", total_s=settings.worker_patience_s)
+    retry_policy = msgspec.structs.replace(retry.KUBE_WRITE, name="podworker_hint", total_s=settings.worker_patience_s)
     options = TaskOptions(
         api_url=settings.task_api_url,
         token_audience=settings.task_audience,
@@ -128,18 +128,18 @@ def make_worker(
         kube=kube,
         launcher=AttemptLauncher(
             kube,
-            lanes,
+            limiter,
             clock,
             options,
-            Extended(kube, pools, extenders or ExtenderClient()),
-            bundles=bundles,
+            ExtenderBinding(kube, pools, extenders or ExtenderClient()),
+            created=created,
             sharing=sharing,
         ),
-        remover=AttemptRemover(kube, lanes, clock, bundles, sharing),
+        remover=AttemptRemover(kube, limiter, clock, created, sharing),
         pools=pools,
         clock=clock,
         random=random,
-        patience=patience,
+        retry_policy=retry_policy,
         stuck_after_s=settings.worker_stuck_after_s,
     )
 
@@ -158,7 +158,7 @@ def make_poller(
     return Poller(
         kube=kube,
         worker=worker,
-        lanes=Lanes(settings.worker_hints),
+        limiter=PriorityLimiter(settings.worker_hints),
         clock=clock,
         random=random,
         pinger=pinger,
@@ -173,7 +173,7 @@ def make_consumer(
     settings: Settings,
     clock: Clock,
     *,
-    is_patient: bool = True,
+    may_retry: bool = True,
     troubled: Callable[[], object] = lambda: None,
     health: ProcessHealth | None = None,
     watch: Watch = unwatched,
@@ -182,7 +182,7 @@ def make_consumer(
 
     async def handle(hint: WorkHint) -> None:
         with watch(hint):
-            await worker.handle(hint, is_patient=is_patient)
+            await worker.handle(hint, may_retry=may_retry)
 
     return WorkConsumer(
         streams.work_queue(settings.worker_identity or f"{socket.gethostname()}-{os.getpid()}"),
@@ -202,7 +202,7 @@ async def _consume(consumer: WorkConsumer, poller: Poller, context: ServiceConte
         tasks.create_task(consumer.run(ended))
         await context.stop.wait()
         ended.set()
-        poller.hurry()
+        poller.end_rest()
 
 
 async def _run_once(poller: Poller, consumer: WorkConsumer | None) -> None:

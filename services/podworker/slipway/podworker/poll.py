@@ -19,7 +19,7 @@ from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, SERVICES, Own
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Phase
 from slipway.pods.ended import attempt_of
-from slipway.podworker.concurrency import Lanes
+from slipway.podworker.concurrency import PriorityLimiter
 from slipway.podworker.loops import Watch, unwatched
 from slipway.podworker.ports import Kube, Pinger
 from slipway.podworker.worker import Worker
@@ -47,7 +47,7 @@ class Poller:
         *,
         kube: Kube,
         worker: Worker,
-        lanes: Lanes,
+        limiter: PriorityLimiter,
         clock: Clock,
         random: Random,
         pinger: Pinger | None,
@@ -57,7 +57,7 @@ class Poller:
         self._watch = watch
         self._kube = kube
         self._worker = worker
-        self._lanes = lanes
+        self._limiter = limiter
         self._clock = clock
         self._random = random
         self._pinger = pinger
@@ -76,26 +76,26 @@ class Poller:
         await self.handle_all(hints)
         return pause_s
 
-    def hurry(self) -> None:
+    def end_rest(self) -> None:
         """End a rest now, because Redis may be unreachable or the process is to end."""
         if self._resting is not None and not self._resting.expired():
             self._resting.reschedule(asyncio.get_running_loop().time())
 
     async def run_once(self) -> list[ControlPlaneError]:
         """Handle all work that there is now; return the failures."""
-        return await self.handle_all(await self._full())
+        return await self.handle_all(await self._all_hints())
 
     async def handle_all(self, hints: Iterable[WorkHint]) -> list[ControlPlaneError]:
         """Handle the hints, several at a time; a hint whose allocation is being handled already is left out."""
         failures: list[ControlPlaneError] = []
         idle = [hint for hint in hints if not self._worker.is_busy(hint)]
-        await self._lanes.all([partial(self._handle, hint, failures) for hint in idle])
+        await self._limiter.run_all([partial(self._handle, hint, failures) for hint in idle])
         return failures
 
     async def _handle(self, hint: WorkHint, failures: list[ControlPlaneError]) -> None:
         try:
             with self._watch(hint):
-                await self._worker.handle(hint, is_patient=False)
+                await self._worker.handle(hint, may_retry=False)
         except InvariantError:
             raise
         except ControlPlaneError as error:
@@ -125,19 +125,19 @@ class Poller:
         now_s = self._clock.monotonic()
         if now_s >= self._full_at_s:
             self._full_at_s = now_s + FULL_EVERY_S
-            return await self._full()
+            return await self._all_hints()
         found: list[Allocation] = []
         for phase in QUICK_PHASES:
             found += (await self._kube.list(ALLOCATIONS, field_selector=f"status.phase={phase}")).items
-        return self._demands(found)
+        return self._hints_of(found)
 
-    async def _full(self) -> list[WorkHint]:
+    async def _all_hints(self) -> list[WorkHint]:
         # The objects are listed first: an object that is created after the LIST of allocations must not look like a
         # leftover.
-        owned = [item.metadata for kind in OWN_KINDS for item in await self._own(kind)]
+        owned = [item.metadata for kind in OWN_KINDS for item in await self._list_own(kind)]
         live = (await self._kube.list(ALLOCATIONS, field_selector=f"status.phase!={Phase.TERMINATED}")).items
         attempts = {item.metadata.uid: item.status.attempt for item in live}
-        hints = {hint.key: hint for hint in self._demands(live)}
+        hints = {hint.key: hint for hint in self._hints_of(live)}
         for meta in owned:
             uid = meta.labels.get(LABEL_ALLOCATION_UID, "")
             if attempt_of(meta) < attempts.get(uid, attempt_of(meta) + 1) and meta.deletion_timestamp is None:
@@ -146,12 +146,12 @@ class Poller:
                 hints.setdefault(hint.key, hint)
         return list(hints.values())
 
-    async def _own(self, kind: Resource[Owned]) -> list[Owned]:
+    async def _list_own(self, kind: Resource[Owned]) -> list[Owned]:
         # Our objects that belong to no allocation (uploads, usage totals) are not the pod worker's.
         selector = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_ALLOCATION_UID}"
         return (await self._kube.list(kind, label_selector=selector)).items
 
-    def _demands(self, allocations: Iterable[Allocation]) -> list[WorkHint]:
+    def _hints_of(self, allocations: Iterable[Allocation]) -> list[WorkHint]:
         return [
             WorkHint(namespace=item.metadata.namespace, allocation=id_of(item))
             for item in allocations

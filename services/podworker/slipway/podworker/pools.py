@@ -25,7 +25,7 @@ POOLS_MAX = 1024
 WORKSPACES_MAX = 1024
 
 
-class Pinned(msgspec.Struct, frozen=True, tag=True):
+class AdmittedSpec(msgspec.Struct, frozen=True, tag=True):
     """The admitted spec, and its pool."""
 
     spec: AllocationSpec
@@ -36,7 +36,7 @@ class Pinned(msgspec.Struct, frozen=True, tag=True):
     """the template for home directories of the workspace; None when it has none"""
 
 
-class Drifted(msgspec.Struct, frozen=True, tag=True):
+class PoolMismatch(msgspec.Struct, frozen=True, tag=True):
     """The pool does not yield the admitted spec any more: `reason` is PoolChanged or PoolGone."""
 
     reason: str
@@ -52,30 +52,30 @@ class Pools:
         self._known: dict[str, tuple[float, ResourcePool]] = {}
         self._workspaces: dict[str, tuple[float, WorkspacePods]] = {}
 
-    async def pinned(self, allocation: Allocation) -> Pinned | Drifted:
-        """Return the resolved spec that the admission of `allocation` is for; Drifted when the pool does not yield it
-        any more.
+    async def admitted_spec(self, allocation: Allocation) -> AdmittedSpec | PoolMismatch:
+        """Return the resolved spec that the admission of `allocation` is for; PoolMismatch when the pool does not
+        yield it any more.
 
         Raises:
             InvalidError: the spec is not valid.
         """
         name = allocation.spec.pool
         wanted = allocation.status.admission.spec_hash if allocation.status.admission else ""
-        pool = self._remembered(name)
+        pool = self._cached(name)
         if pool is not None:
             resolved = resolve(allocation, pool)
             if not wanted or resolved.spec_hash == wanted:
-                return await self._sound(allocation, resolved, pool)
+                return await self._checked(allocation, resolved, pool)
         try:
             pool = await self._read(name)
         except NotFoundError:
-            return Drifted("PoolGone", f"pool {name} does not exist any more")
+            return PoolMismatch("PoolGone", f"pool {name} does not exist any more")
         resolved = resolve(allocation, pool)
         if wanted and resolved.spec_hash != wanted:
-            return Drifted("PoolChanged", f"the defaults of pool {name} have changed since the admission")
-        return await self._sound(allocation, resolved, pool)
+            return PoolMismatch("PoolChanged", f"the defaults of pool {name} have changed since the admission")
+        return await self._checked(allocation, resolved, pool)
 
-    async def _sound(self, allocation: Allocation, resolved: Resolved, pool: ResourcePool) -> Pinned:
+    async def _checked(self, allocation: Allocation, resolved: Resolved, pool: ResourcePool) -> AdmittedSpec:
         """Return the admitted spec, if its workspace allows the service accounts and the Secrets in it."""
         spec = resolved.spec
         templates = [object_of(template) for template in (spec.template, *(role.template for role in spec.ranks))]
@@ -94,7 +94,7 @@ class Pools:
             raise InvalidError(f"{first.pointer}: {first.detail}", fields=resolved.errors)
         if spec.home:
             _check_home(allocation, workspace)
-        return Pinned(resolved.spec, pool, workspace.pull_secrets, workspace.home)
+        return AdmittedSpec(resolved.spec, pool, workspace.pull_secrets, workspace.home)
 
     async def pool(self, name: str) -> ResourcePool:
         """Return a pool, from a cache that is at most `AGE_MAX_S` old.
@@ -102,7 +102,7 @@ class Pools:
         Raises:
             NotFoundError: there is no pool of that name.
         """
-        return self._remembered(name) or await self._read(name)
+        return self._cached(name) or await self._read(name)
 
     async def _workspace(self, name: str, *, is_fresh: bool) -> WorkspacePods:
         """Return the settings of the workspace for its pods; at most `AGE_MAX_S` old, or read now if `is_fresh`."""
@@ -114,7 +114,7 @@ class Pools:
             self._workspaces[name] = (self._clock.monotonic(), known)
         return known
 
-    def _remembered(self, name: str) -> ResourcePool | None:
+    def _cached(self, name: str) -> ResourcePool | None:
         read_s, pool = self._known.get(name, (0.0, None))
         return pool if self._clock.monotonic() - read_s < AGE_MAX_S else None
 

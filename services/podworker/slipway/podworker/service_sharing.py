@@ -20,7 +20,7 @@ from slipway.errors import AlreadyExistsError, NotFoundError, StaleError, Unavai
 from slipway.kube.objects import Service
 from slipway.kube.resources import SERVICES
 from slipway.pods.shared_service import is_shared, owner_of, owners_json, refusal_of, service_of
-from slipway.podworker.concurrency import Turns
+from slipway.podworker.concurrency import KeyedLock
 from slipway.podworker.ports import Kube
 
 TRIES_MAX = 8
@@ -32,7 +32,7 @@ class ServiceSharing:
 
     def __init__(self, kube: Kube) -> None:
         self._kube = kube
-        self._turns = Turns()
+        self._lock = KeyedLock()
 
     async def join(self, allocation: Allocation, wanted: SharedServiceSpec) -> None:
         """Make sure that the Service exists, and that the allocation is one of its owners.
@@ -57,7 +57,7 @@ class ServiceSharing:
         allocation: Allocation,
         wanted: SharedServiceSpec,
     ) -> None:
-        async with self._turns.of((allocation.metadata.namespace, wanted.name)):
+        async with self._lock.hold((allocation.metadata.namespace, wanted.name)):
             for _ in range(TRIES_MAX):
                 if await attempt(allocation, wanted):
                     return

@@ -55,7 +55,7 @@ async def release(kube: Kube, allocation: Allocation, pod_uids: Sequence[str]) -
     return await put_status(kube, allocation, status)
 
 
-async def join(kube: Kube, allocation: Allocation, pod_uids: Sequence[str]) -> Allocation:
+async def commit_added(kube: Kube, allocation: Allocation, pod_uids: Sequence[str]) -> Allocation:
     """Commit the pods of added ranks: `pod_uids` has the uids for the placements that had none, in order.
 
     Raises:
@@ -69,7 +69,7 @@ async def join(kube: Kube, allocation: Allocation, pod_uids: Sequence[str]) -> A
     return await put_status(kube, allocation, msgspec.structs.replace(allocation.status, growth=grown))
 
 
-async def restarted(kube: Kube, allocation: Allocation, pod_uids: Mapping[int, str]) -> Allocation:
+async def commit_restarted(kube: Kube, allocation: Allocation, pod_uids: Mapping[int, str]) -> Allocation:
     """Commit the new pods of ranks that start again in their place: {rank: uid}.
 
     Raises:
@@ -163,7 +163,7 @@ def refusal_text(error: PermanentError) -> str:
     return said
 
 
-def is_never_the_spec(error: PermanentError) -> bool:
+def is_missing_permission(error: PermanentError) -> bool:
     """Whether our own account lacks the permission: then the launch is stuck, but the allocation does not end."""
     return isinstance(error, DeniedError)
 
@@ -176,12 +176,12 @@ def stuck_reason(error: Exception) -> str:
 __all__ = [
     "CONDITION_REFUSED",
     "CONDITION_STUCK",
-    "is_never_the_spec",
-    "join",
+    "commit_added",
+    "commit_restarted",
+    "is_missing_permission",
     "refusal",
     "refusal_text",
     "release",
-    "restarted",
     "set_condition",
     "stuck_reason",
     "withdraw",

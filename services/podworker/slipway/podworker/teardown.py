@@ -29,7 +29,7 @@ from slipway.model.lifecycle import Phase
 from slipway.pods import manifest
 from slipway.pods.ended import attempt_of, recorded, waits_for_reader
 from slipway.podworker.adopt import is_ours
-from slipway.podworker.concurrency import Lanes
+from slipway.podworker.concurrency import PriorityLimiter
 from slipway.podworker.created_objects import CreatedObjects
 from slipway.podworker.ports import Kube
 from slipway.podworker.service_sharing import ServiceSharing
@@ -46,13 +46,13 @@ class AttemptRemover:
     """Carries out teardowns."""
 
     def __init__(
-        self, kube: Kube, lanes: Lanes, clock: Clock, bundles: CreatedObjects, sharing: ServiceSharing
+        self, kube: Kube, limiter: PriorityLimiter, clock: Clock, created: CreatedObjects, sharing: ServiceSharing
     ) -> None:
         self._kube = kube
         self._sharing = sharing
-        self._lanes = lanes
+        self._limiter = limiter
         self._clock = clock
-        self._bundles = bundles
+        self._created = created
         self._asked: OrderedDict[str, int] = OrderedDict()
         """{uid of a torn-down allocation: the attempt that was Terminating then; 0 if it was not Terminating}"""
 
@@ -78,17 +78,19 @@ class AttemptRemover:
                     metas = await self._shared(resource, allocation, through)
                     doomed.extend((resource, meta) for meta in metas)
             waiting = [(resource, meta) for resource, meta in doomed if meta.deletion_timestamp is None]
-            await self._lanes.all([partial(self._delete, allocation, resource, meta) for resource, meta in waiting])
+            await self._limiter.run_all(
+                [partial(self._delete, allocation, resource, meta) for resource, meta in waiting]
+            )
             self._remember(allocation, through if keeps_shared else 0)
             span.set(deletes=len(waiting))
         return len(waiting)
 
-    async def shed(self, allocation: Allocation, ranks: Iterable[int]) -> int:
+    async def delete_ranks(self, allocation: Allocation, ranks: Iterable[int]) -> int:
         """Delete the pods of some ranks of the current release, with their own grace period; return how many."""
         known = _released(allocation)
         names = [manifest.pod_name(allocation, rank) for rank in ranks]
         metas = [ObjectMeta(name=name, uid=known[name]) for name in names if name in known]
-        await self._lanes.all([partial(self._delete, allocation, PODS, meta) for meta in metas])
+        await self._limiter.run_all([partial(self._delete, allocation, PODS, meta) for meta in metas])
         return len(metas)
 
     def _remember(self, allocation: Allocation, attempt: int) -> None:
@@ -134,7 +136,7 @@ class AttemptRemover:
         found: list[ObjectMeta] = []
         for attempt in range(1, through + 1):
             name = ids.bundle_name(id_of(allocation), attempt)
-            known = self._bundles.take(resource, allocation.metadata.namespace, name)
+            known = self._created.pop(resource, allocation.metadata.namespace, name)
             found.extend(await self._own(resource, allocation, name) if known is None else (known,))
         return found
 

@@ -36,21 +36,21 @@ from slipway.model.growth import GROW_AGAIN_S, QUOTA_AGAIN_S
 from slipway.model.ids import split_allocation_id
 from slipway.model.times import format_time, parse_time
 from slipway.podworker import status
-from slipway.podworker.concurrency import Turns
+from slipway.podworker.concurrency import KeyedLock
 from slipway.podworker.intent import (
     CONDITION_REFUSED,
     CONDITION_STUCK,
+    AddRanks,
     Bind,
-    Join,
+    DeleteRanks,
     LaunchIntent,
-    Nothing,
-    Restart,
-    Shed,
+    NoAction,
+    RestartRanks,
     Teardown,
     decide,
 )
-from slipway.podworker.launch import AttemptLauncher, Made
-from slipway.podworker.pools import Drifted, Pools
+from slipway.podworker.launch import AttemptLauncher, LaunchProgress
+from slipway.podworker.pools import PoolMismatch, Pools
 from slipway.podworker.ports import Kube
 from slipway.podworker.teardown import AttemptRemover
 from slipway.runtime import log, retry, semconv, telemetry
@@ -72,7 +72,7 @@ TELL_AFTER_S = 3.0
 moment."""
 _STATES = (ClaimPendingError, QuotaExceededError)
 """Errors that another try alone does not mend, so they are reported at once."""
-_STARTS = LaunchIntent | Bind | Restart
+_STARTS = LaunchIntent | Bind | RestartRanks
 """Without these steps a gang is not whole. So the condition Stuck reports the obstacle, and after a while the attempt
 is given up."""
 SOON_S = 2.0
@@ -82,20 +82,20 @@ ahead."""
 _log = log.get_logger(__name__)
 
 
-class TrySight:
+class RetryState:
     """The state that the tries for one hint share: the allocation as last read, and the objects that were created."""
 
     def __init__(self) -> None:
         self.allocation: Allocation | None = None
-        self.made: Made | None = None
+        self.progress: LaunchProgress | None = None
         self.failing_since: float | None = None
         """when the first try failed (monotonic seconds); None while none has failed"""
 
-    def made_for(self, allocation: Allocation) -> Made:
+    def progress_of(self, allocation: Allocation) -> LaunchProgress:
         """Return the record of what was created for this attempt; a record of another attempt is dropped."""
-        if self.made is None or not self.made.is_of(allocation):
-            self.made = Made(allocation.metadata.uid, allocation.status.attempt)
-        return self.made
+        if self.progress is None or not self.progress.is_of(allocation):
+            self.progress = LaunchProgress(allocation.metadata.uid, allocation.status.attempt)
+        return self.progress
 
 
 class Worker:
@@ -110,7 +110,7 @@ class Worker:
         pools: Pools,
         clock: Clock,
         random: Random,
-        patience: RetryPolicy,
+        retry_policy: RetryPolicy,
         stuck_after_s: float,
     ) -> None:
         self._kube = kube
@@ -119,69 +119,69 @@ class Worker:
         self._pools = pools
         self._clock = clock
         self._random = random
-        self._patience = patience
+        self._retry_policy = retry_policy
         self._stuck_after_s = stuck_after_s
-        self._turns = Turns()
+        self._lock = KeyedLock()
         self._bound: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._joined: OrderedDict[tuple[str, int, int], None] = OrderedDict()
         """(uid, attempt, n) of growths whose pods are bound"""
 
     def is_busy(self, hint: WorkHint) -> bool:
         """Whether a hint for the same allocation is being handled now."""
-        return self._turns.is_taken(hint.key)
+        return self._lock.is_locked(hint.key)
 
     def is_settled(self, allocation: Allocation) -> bool:
         """Whether nothing needs to be done for `allocation` in this state, as far as this process knows."""
         match decide(allocation):
-            case Nothing():
+            case NoAction():
                 return True
             case Bind():
                 return _attempt_key(allocation) in self._bound
-            case Join(n, _):
+            case AddRanks(n, _):
                 return (*_attempt_key(allocation), n) in self._joined
             case _:
                 return False
 
-    async def handle(self, hint: WorkHint, *, is_patient: bool = True) -> None:
-        """Do what the allocation needs now; without `is_patient` there is only one try.
+    async def handle(self, hint: WorkHint, *, may_retry: bool = True) -> None:
+        """Do what the allocation needs now; without `may_retry` there is only one try.
 
         Raises:
             TransientError, StaleError: it is not possible now; the hint should be delivered again.
             PermanentError: the work is given up; the hint is a dead letter.
         """
-        sight = TrySight()
-        async with self._turns.of(hint.key):
+        state = RetryState()
+        async with self._lock.hold(hint.key):
             with (
                 log.bind(allocation=hint.allocation, namespace=hint.namespace),
                 log.canonical_line(_log, "hint handled", clock=self._clock) as line,
             ):
-                policy = self._patience if is_patient else ONCE
-                attempt = partial(self._try_aloud, hint, sight)
+                policy = self._retry_policy if may_retry else ONCE
+                attempt = partial(self._try_and_report, hint, state)
                 try:
                     line.outcome = await retry.call(policy, attempt, clock=self._clock, random=self._random)
                 except TransientError as error:
-                    await self._give_up(sight.allocation, error)
+                    await self._give_up(state.allocation, error)
                     line.outcome = "stuck"
 
-    async def _try_aloud(self, hint: WorkHint, sight: TrySight) -> str:
+    async def _try_and_report(self, hint: WorkHint, state: RetryState) -> str:
         """Make one pass; report an obstacle on the allocation before the retries of this hint are used up."""
         try:
-            return await self._try(hint, sight)
+            return await self._try(hint, state)
         except TransientError as error:
             now = self._clock.monotonic()
-            sight.failing_since = now if sight.failing_since is None else sight.failing_since
-            if isinstance(error, _STATES) or now - sight.failing_since >= TELL_AFTER_S:
-                await self._tell(sight.allocation, error)
+            state.failing_since = now if state.failing_since is None else state.failing_since
+            if isinstance(error, _STATES) or now - state.failing_since >= TELL_AFTER_S:
+                await self._report_retry(state.allocation, error)
             raise
 
-    async def _try(self, hint: WorkHint, sight: TrySight) -> str:
+    async def _try(self, hint: WorkHint, state: RetryState) -> str:
         """Make one pass: read, decide, act; again on a conflict. Return the outcome, a short constant."""
         parts = split_allocation_id(hint.allocation)
         if parts is None:
             raise PermanentError(f"{hint.allocation!r} is not an AllocationID")
         name, uid_prefix = parts
         for turn in range(1, DECISIONS_MAX + 1):
-            sight.allocation = None
+            state.allocation = None
             try:
                 allocation = await self._kube.get(ALLOCATIONS, name, namespace=hint.namespace)
             except NotFoundError:
@@ -191,41 +191,41 @@ class Worker:
                 raise UnavailableError(f"the allocation cannot be read: {error}") from error
             if not allocation.metadata.uid.startswith(uid_prefix):
                 return "another object"
-            sight.allocation = allocation
+            state.allocation = allocation
             try:
-                return await self._act(allocation, sight, hint.traceparent)
+                return await self._act(allocation, state, hint.traceparent)
             except (StaleError, NotFoundError):
                 # Another process wrote first, or the allocation is gone, so it is read again.
                 if turn == DECISIONS_MAX:
                     raise
         raise InvariantError("unreachable")
 
-    async def _act(self, allocation: Allocation, sight: TrySight, hint_trace: str) -> str:
+    async def _act(self, allocation: Allocation, state: RetryState, hint_trace: str) -> str:
         match decide(allocation):
-            case Nothing(why):
+            case NoAction(why):
                 return why
             case Teardown(through):
                 with self._span("teardown", allocation, hint_trace):
                     return await self._tear_down(allocation, through)
-            case Shed(ranks):
+            case DeleteRanks(ranks):
                 with self._span("shed", allocation, hint_trace):
-                    return await self._shed(allocation, ranks)
-            case Join(n, ranks):
+                    return await self._delete_ranks(allocation, ranks)
+            case AddRanks(n, ranks):
                 if (*_attempt_key(allocation), n) in self._joined:
                     return "joined before"
                 with self._span("grow", allocation, hint_trace) as span:
-                    return await self._join(allocation, n, ranks, span.traceparent)
-            case Restart(ranks):
+                    return await self._add_ranks(allocation, n, ranks, span.traceparent)
+            case RestartRanks(ranks):
                 with self._span("restart", allocation, hint_trace) as span:
-                    return await self._restart(allocation, ranks, span.traceparent)
+                    return await self._restart_ranks(allocation, ranks, span.traceparent)
             case Bind(past):
                 if _attempt_key(allocation) in self._bound:
                     return "bound before"
                 with self._span("launch", allocation, hint_trace):
-                    return await self._finish(allocation, sight, past)
+                    return await self._finish(allocation, state, past)
             case LaunchIntent(past):
                 with self._span("launch", allocation, hint_trace) as span:
-                    return await self._launch(allocation, sight, past, span.traceparent)
+                    return await self._launch(allocation, state, past, span.traceparent)
 
     async def _tear_down(self, allocation: Allocation, through: int) -> str:
         try:
@@ -234,27 +234,27 @@ class Worker:
             # The operator has to repair the permissions. Until then the hints are retried, and none is a dead letter.
             raise UnavailableError(f"the teardown is not permitted: {error}") from error
 
-    async def _shed(self, allocation: Allocation, ranks: tuple[int, ...]) -> str:
+    async def _delete_ranks(self, allocation: Allocation, ranks: tuple[int, ...]) -> str:
         never = {member.rank for member in unreleased(allocation)} & set(ranks)
         try:
             if never:
-                await self._launcher.take_back(allocation, never)
+                await self._launcher.delete_unreleased(allocation, never)
                 allocation = await status.withdraw(self._kube, allocation, never)
-            await self._remover.shed(allocation, [rank for rank in ranks if rank not in never])
+            await self._remover.delete_ranks(allocation, [rank for rank in ranks if rank not in never])
         except DeniedError as error:
             raise UnavailableError(f"the ranks cannot be deleted: {error}") from error
         return "shed"
 
-    async def _join(self, allocation: Allocation, n: int, ranks: tuple[int, ...], traceparent: str) -> str:
+    async def _add_ranks(self, allocation: Allocation, n: int, ranks: tuple[int, ...], traceparent: str) -> str:
         """Create and bind the pods of added ranks. Ranks that cannot be created are withdrawn; the gang goes on
         without."""
         try:
             if unreleased(allocation):
-                pinned = await self._pools.pinned(allocation)
-                if isinstance(pinned, Drifted):
-                    return await self._withdraw(allocation, pinned.message)
+                admitted = await self._pools.admitted_spec(allocation)
+                if isinstance(admitted, PoolMismatch):
+                    return await self._withdraw(allocation, admitted.message)
                 allocation = await self._launcher.grow(
-                    allocation, pinned, traceparent or traceparent_of(allocation.metadata)
+                    allocation, admitted, traceparent or traceparent_of(allocation.metadata)
                 )
         except (TerminatingError, NotFoundError):
             return "taken back"
@@ -268,7 +268,7 @@ class Worker:
         except PermanentError as error:
             return await self._withdraw(allocation, str(error))
         try:
-            await self._launcher.join(allocation, ranks)
+            await self._launcher.bind_ranks(allocation, ranks)
         except (StaleError, TerminatingError) as error:
             # The watcher sees what happened to the pod, and withdraws its rank.
             _log.warning("added rank not bound", error=str(error))
@@ -280,7 +280,7 @@ class Worker:
             self._joined.popitem(last=False)
         return "joined"
 
-    async def _restart(self, allocation: Allocation, ranks: tuple[int, ...], traceparent: str) -> str:
+    async def _restart_ranks(self, allocation: Allocation, ranks: tuple[int, ...], traceparent: str) -> str:
         """Create new pods for failed ranks, each when its pause is over. While one cannot be created, the gang waits;
         the watcher ends that wait after a while."""
         now, restarts = self._clock.now(), allocation.status.restarted_ranks
@@ -298,11 +298,11 @@ class Worker:
             raise UnavailableError("a rank starts again in a moment", retry_after_s=wait_s)
         try:
             if due:
-                pinned = await self._pools.pinned(allocation)
-                if isinstance(pinned, Drifted):
-                    return await self._mark_stuck(allocation, pinned.reason, pinned.message)
+                admitted = await self._pools.admitted_spec(allocation)
+                if isinstance(admitted, PoolMismatch):
+                    return await self._mark_stuck(allocation, admitted.reason, admitted.message)
                 allocation = await self._launcher.restart(
-                    allocation, pinned, traceparent or traceparent_of(allocation.metadata), due
+                    allocation, admitted, traceparent or traceparent_of(allocation.metadata), due
                 )
         except (TerminatingError, NotFoundError):
             return "taken back"
@@ -311,7 +311,7 @@ class Worker:
         except PermanentError as error:
             return await self._mark_stuck(allocation, status.stuck_reason(error), str(error))
         try:
-            await self._launcher.join(allocation, to_bind)
+            await self._launcher.bind_ranks(allocation, to_bind)
         except (StaleError, TerminatingError) as error:
             # The watcher sees what happened to the pod.
             _log.warning("rank not started again", error=str(error))
@@ -324,19 +324,19 @@ class Worker:
         """Withdraw all added ranks that have no released pod; the scheduler adds none for `pause_s` seconds."""
         ranks = {member.rank for member in unreleased(allocation)}
         not_before = format_time(self._clock.now() + pause_s)
-        await self._launcher.take_back(allocation, ranks)
+        await self._launcher.delete_unreleased(allocation, ranks)
         await status.withdraw(self._kube, allocation, ranks, not_before=not_before, reason=reason)
         _log.warning("growth withdrawn", ranks=sorted(ranks), reason=reason)
         return "withdrawn"
 
-    async def _launch(self, allocation: Allocation, sight: TrySight, past: int, traceparent: str) -> str:
-        made = sight.made_for(allocation)
+    async def _launch(self, allocation: Allocation, state: RetryState, past: int, traceparent: str) -> str:
+        progress = state.progress_of(allocation)
         try:
-            pinned = await self._pools.pinned(allocation)
-            if isinstance(pinned, Drifted):
-                return await self._mark_stuck(allocation, pinned.reason, pinned.message)
+            admitted = await self._pools.admitted_spec(allocation)
+            if isinstance(admitted, PoolMismatch):
+                return await self._mark_stuck(allocation, admitted.reason, admitted.message)
             released = await self._launcher.release(
-                allocation, pinned, made, traceparent or traceparent_of(allocation.metadata)
+                allocation, admitted, progress, traceparent or traceparent_of(allocation.metadata)
             )
         except (TerminatingError, NotFoundError):
             return await self._leave_namespace(allocation)
@@ -346,13 +346,13 @@ class Worker:
             raise
         except PermanentError as error:
             return await self._refuse(allocation, error)
-        sight.allocation = released
-        return await self._finish(released, sight, past)
+        state.allocation = released
+        return await self._finish(released, state, past)
 
-    async def _finish(self, allocation: Allocation, sight: TrySight, past: int) -> str:
+    async def _finish(self, allocation: Allocation, state: RetryState, past: int) -> str:
         """Bind the pods of the release, then delete the objects that earlier attempts left."""
         try:
-            await self._launcher.bind(allocation, sight.made_for(allocation))
+            await self._launcher.bind(allocation, state.progress_of(allocation))
         except TerminatingError:
             return await self._leave_namespace(allocation)
         except StaleError as error:
@@ -385,7 +385,7 @@ class Worker:
         await self._condition(allocation, CONDITION_STUCK, "True", reason=reason, message=message)
         return "stuck"
 
-    async def _tell(self, allocation: Allocation | None, error: TransientError) -> None:
+    async def _report_retry(self, allocation: Allocation | None, error: TransientError) -> None:
         """Report in the condition Stuck that the launch is retried, and why, unless the condition already does."""
         if allocation is None or not isinstance(decide(allocation), _STARTS):
             return

@@ -68,7 +68,7 @@ class Applier:
         self._run_limit = run_limit
         self._flavor = flavor
 
-    async def look(self, decision: Decision) -> Allocation | None:
+    async def read(self, decision: Decision) -> Allocation | None:
         """Read the object of a decision, as `seen` for `decision`; None when it cannot be read now."""
         namespace, name = decision.allocation.split("/", 1)
         try:
@@ -120,9 +120,9 @@ class Applier:
                 last_transition_time=format_time(self._clock.now()),
             )
             before = condition_of(status.conditions, condition.type)
-            if before is not None and _says_the_same(before, condition):
+            if before is not None and _is_same_text(before, condition):
                 return AppliedEffect(outcome=EffectOutcome.UNCHANGED, allocation=found)
-            conditions = _with(_without_stalled(status.conditions), condition)
+            conditions = _with_condition(_without_stalled(status.conditions), condition)
             if is_stalled(gate, message):
                 stalled = msgspec.structs.replace(
                     condition,
@@ -192,7 +192,7 @@ class Applier:
             now=now,
             data=data,
             admission=admission,
-            conditions=_with(_without_stalled(status.conditions), admitted),
+            conditions=_with_condition(_without_stalled(status.conditions), admitted),
             reason="",
         )
         return AppliedEffect(outcome=EffectOutcome.APPLIED, allocation=await self._send(written))
@@ -239,7 +239,7 @@ class Applier:
         if decision.ranks:
             return await self._shrink(found, decision, reason, now)
         stop = Stop(reason=reason, at=now, attempt=decision.attempt, requeue=True, by=decision.by)
-        return await self._stop(found, decision.uid, stop, preemptions=_told_of(found, decision, now))
+        return await self._stop(found, decision.uid, stop, preemptions=_with_notice(found, decision, now))
 
     async def _shrink(self, found: Allocation, decision: Decision, reason: str, now: str) -> AppliedEffect:
         """Evict surplus ranks. Ranks that were evicted before stay in the list,
@@ -260,7 +260,7 @@ class Applier:
             by=decision.by,
             told=status.shrink.told if known and status.shrink is not None else 0,
         )
-        return await self._put(found, shrink=shrink, preemptions=_told_of(found, decision, now))
+        return await self._put(found, shrink=shrink, preemptions=_with_notice(found, decision, now))
 
     async def _stop(self, found: Allocation, uid: str, stop: Stop, **changes: object) -> AppliedEffect:
         status = found.status
@@ -309,7 +309,7 @@ class Applier:
         raise AssertionError("unreachable")
 
 
-def _told_of(found: Allocation, decision: Decision, now: str) -> list[Preempted]:
+def _with_notice(found: Allocation, decision: Decision, now: str) -> list[Preempted]:
     """Return its list of preemptions, with this one; an eviction that is for no other allocation is no preemption."""
     known = found.status.preemptions
     if not decision.by:
@@ -341,7 +341,7 @@ def _node_counts(placements: Sequence[Placement]) -> dict[str, int]:
     return counts
 
 
-def _with(conditions: Sequence[Condition], condition: Condition) -> list[Condition]:
+def _with_condition(conditions: Sequence[Condition], condition: Condition) -> list[Condition]:
     before = condition_of(list(conditions), condition.type)
     if before is not None and before.status == condition.status and before.last_transition_time:
         condition = msgspec.structs.replace(condition, last_transition_time=before.last_transition_time)
@@ -357,7 +357,7 @@ def _stalled_since(conditions: Sequence[Condition]) -> str | None:
     return before.last_transition_time if before is not None else None
 
 
-def _says_the_same(before: Condition, after: Condition) -> bool:
+def _is_same_text(before: Condition, after: Condition) -> bool:
     return (before.status, before.reason, before.message, before.observed_generation) == (
         after.status,
         after.reason,

@@ -47,11 +47,11 @@ def object_of(fact: AllocationFact) -> Allocation | None:
             ranks=[RoleSpec(name=role.name, count=role.count) for role in fact.roles],
             min_available=fact.minimum,
         ),
-        status=AllocationStatus(conditions=_told(fact, known)),
+        status=AllocationStatus(conditions=_known_condition(fact, known)),
     )
 
 
-def _told(fact: AllocationFact, known: Untouched) -> list[Condition]:
+def _known_condition(fact: AllocationFact, known: Untouched) -> list[Condition]:
     """Return the condition that already explains why it waits, if there is one."""
     if not known.told_at:
         return []

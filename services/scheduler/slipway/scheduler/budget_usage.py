@@ -32,7 +32,7 @@ READS_AT_ONCE = 8
 _log = log.get_logger(__name__)
 
 
-class Spending:
+class BudgetUsage:
     """Keeps `cluster.accounts` current for one leadership of `pool`; the totals are in `namespace`."""
 
     def __init__(self, kube: Kube, cluster: Cluster, pool: str, *, namespace: str, clock: Clock) -> None:
@@ -44,7 +44,7 @@ class Spending:
         self._read_at: float | None = None
         self._days: list[str] = []
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Read the usage if a queue has a budget and the last read was long ago, or for fewer days."""
         now = self._clock.now()
         queues = {queue.name: queue for queue in self._cluster.queues.values() if queue.pool == self._pool}

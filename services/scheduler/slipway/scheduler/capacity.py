@@ -57,7 +57,7 @@ _log = log.get_logger(__name__)
 
 
 class CapacityRequests:
-    """The requests of one leadership of `pool`. Calls are made in the background, after `go_on_in`."""
+    """The requests of one leadership of `pool`. Calls are made in the background, after `run_in`."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class CapacityRequests:
         namespace: str,
         is_enabled: bool,
         placeholders: PlaceholderOptions,
-        on_news: Callable[[], None] = lambda: None,
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._kube = kube
         self._pool = pool
@@ -76,7 +76,7 @@ class CapacityRequests:
         self._namespace = namespace
         self._is_enabled = is_enabled
         self._placeholders = placeholders
-        self._on_news = on_news
+        self._on_change = on_change
         self._check: Callable[[], None] = lambda: None
         self._tasks: TaskGroup | None = None
         self._under_way: asyncio.Task[None] | None = None
@@ -85,7 +85,7 @@ class CapacityRequests:
         self._spec: AutoscalingFact | None = None
         self._todo = CapacityPlan()
         self._seen: Mapping[str, tuple[bool, float]] = {}
-        self._trouble = ""
+        self._obstacle = ""
         self._lacks_kind = False
         """the cluster does not have the kind ProvisioningRequest"""
         self._paused_until = 0.0
@@ -94,7 +94,7 @@ class CapacityRequests:
         self.news = 0
         """rises with each change that a decision depends on"""
 
-    def go_on_in(self, tasks: TaskGroup, check: Callable[[], None]) -> None:
+    def run_in(self, tasks: TaskGroup, check: Callable[[], None]) -> None:
         """Make calls in the background from now on, in `tasks`; `check` raises once this leadership is over."""
         self._tasks, self._check = tasks, check
 
@@ -104,14 +104,14 @@ class CapacityRequests:
         if self._under_way is not None:
             self._under_way.cancel()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Start a pass if calls are due."""
         if not self._is_enabled or self._tasks is None or self._under_way is not None:
             return
         now_s = self._clock.monotonic()
-        if self._trouble and now_s >= self._paused_until:
-            self._trouble = ""
-            self._tell()
+        if self._obstacle and now_s >= self._paused_until:
+            self._obstacle = ""
+            self._notify()
         has_work = not self._todo.is_empty and now_s >= self._paused_until
         if has_work or now_s >= self._read_at:
             self._under_way = self._tasks.create_task(self._pass())
@@ -121,7 +121,7 @@ class CapacityRequests:
         self._spec = snapshot.pool.autoscaling
         if self._spec is None and not self._requests:
             return None
-        trouble = self._trouble_now()
+        trouble = self._obstacle_now()
         if self._standing is None and not trouble:
             return None  # the existing requests are not known yet; their read leads to another plan
         decided = plan_capacity(snapshot, plan, self._requests, self._seen, trouble=trouble)
@@ -130,12 +130,12 @@ class CapacityRequests:
             self._read_at = min(self._read_at, self._clock.monotonic())
         return decided
 
-    def _trouble_now(self) -> str:
+    def _obstacle_now(self) -> str:
         """Return why no nodes can be requested now; empty when they can."""
         if not self._is_enabled:
             return NOT_ENABLED
         is_needed = self._spec is not None and self._spec.mode == PROVISIONING_REQUEST
-        return self._trouble or (NOT_INSTALLED if self._lacks_kind and is_needed else "")
+        return self._obstacle or (NOT_INSTALLED if self._lacks_kind and is_needed else "")
 
     # --- one pass ---------------------------------------------------------------------------------------------------
 
@@ -157,13 +157,13 @@ class CapacityRequests:
     async def _carry_out(self, todo: CapacityPlan) -> None:
         self._todo = CapacityPlan()
         for request in todo.settled:
-            await self._settle(request)
+            await self._store_state(request)
         for name in todo.given_back:
-            await self._give_back(name)
+            await self._withdraw(name)
         for ask in todo.asks:
-            await self._ask(ask)
+            await self._create_request(ask)
 
-    async def _ask(self, ask: CapacityAsk) -> None:
+    async def _create_request(self, ask: CapacityAsk) -> None:
         """Create the objects of a request; the record (the first template) is first,
         so that an unfinished request is found."""
         spec = self._spec
@@ -185,7 +185,7 @@ class CapacityRequests:
         name = capacity_objects.request_name(ask)
         _log.info("capacity requested", allocation=ask.allocation, request=name, ranks=ask.ranks)
 
-    async def _settle(self, request: CapacityRequest) -> None:
+    async def _store_state(self, request: CapacityRequest) -> None:
         """Store the state of a request, then delete the objects that must not exist in this state."""
         self._check()
         patch = capacity_objects.state_patch(request)
@@ -202,7 +202,7 @@ class CapacityRequests:
         if request.state is RequestState.FAILED:
             await self._delete(PROVISIONING_REQUESTS, own.requests)
 
-    async def _give_back(self, name: str) -> None:
+    async def _withdraw(self, name: str) -> None:
         own = (self._standing or RequestObjects()).of(name)
         await self._delete(PODS, own.pods)
         await self._delete(PROVISIONING_REQUESTS, own.requests)
@@ -245,9 +245,9 @@ class CapacityRequests:
         known = {each.name for each in requests}
         asked = {capacity_objects.request_name(ask) for ask in self._todo.asks}
         for name in sorted(standing.names() - known - asked - {""}):
-            await self._give_back(name)  # it was begun and never finished, and is not requested any more
+            await self._withdraw(name)  # it was begun and never finished, and is not requested any more
         if is_news:
-            self._tell()
+            self._notify()
 
     async def _list_requests(self, selector: str) -> tuple[ProvisioningRequest, ...]:
         try:
@@ -261,7 +261,7 @@ class CapacityRequests:
     def _interval_s(self) -> float:
         if any(each.state is not RequestState.FAILED for each in self._requests):
             return OPEN_S
-        if self._requests or (self._lacks_kind and self._trouble_now()):
+        if self._requests or (self._lacks_kind and self._obstacle_now()):
             return FAILED_S
         return REST_S if self._spec is not None else float("inf")
 
@@ -270,10 +270,10 @@ class CapacityRequests:
         if isinstance(exc, DeniedError):
             trouble = f"{trouble}; {NOT_ENABLED}"
         _log.warning("capacity not requested", pool=self._pool, error=trouble, pause_s=PAUSE_S)
-        self._trouble = trouble
+        self._obstacle = trouble
         self._paused_until = self._read_at = self._clock.monotonic() + PAUSE_S
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self.news += 1
-        self._on_news()
+        self._on_change()

@@ -57,24 +57,26 @@ async def list_everything(kube: Kube, cluster: Cluster, specs: Specs) -> int:
     tables = {each: cluster.table(each.plural) for each in (*FIRST, *LISTED)}
     floors = {each: table.seen for each, table in tables.items() if table is not None}
     pools, limit_ranges = await asyncio.gather(kube.list(RESOURCE_POOLS), kube.list(LIMIT_RANGES))
-    beside = _Beside({pool.metadata.name: pool for pool in pools.items}, ranges_by_namespace(limit_ranges.items), specs)
+    inputs = _FactInputs(
+        {pool.metadata.name: pool for pool in pools.items}, ranges_by_namespace(limit_ranges.items), specs
+    )
     # If they have changed, every fact of an allocation is made again, also at the version that the table has.
-    are_other = [specs.take_pools(beside.pools), specs.take_ranges(beside.ranges)]
+    are_other = [specs.take_pools(inputs.pools), specs.take_ranges(inputs.ranges)]
 
-    def taken_of(resource: Resource[Any]) -> _Taken:
+    def list_of(resource: Resource[Any]) -> _ListedFacts:
         keeps = not any(are_other) or resource is not ALLOCATIONS
-        return _Taken(cluster, resource, beside, floor=floors.get(resource, 0), keeps=keeps)
+        return _ListedFacts(cluster, resource, inputs, floor=floors.get(resource, 0), keeps=keeps)
 
-    first, taken = [taken_of(each) for each in FIRST], [taken_of(each) for each in LISTED]
-    await asyncio.gather(*(each.read(kube) for each in taken))
+    first, lists = [list_of(each) for each in FIRST], [list_of(each) for each in LISTED]
+    await asyncio.gather(*(each.read(kube) for each in lists))
     for each, listed in zip(first, (pools, limit_ranges), strict=True):
         each.take(listed.items, listed.resource_version)
-    for each in (*first, *taken):
+    for each in (*first, *lists):
         each.replace()
-    return taken[LISTED.index(ALLOCATIONS)].version
+    return lists[LISTED.index(ALLOCATIONS)].version
 
 
-def take(cluster: Cluster, delta: Delta) -> bool:
+def apply_delta(cluster: Cluster, delta: Delta) -> bool:
     """Apply one delta of the feed; return True when that is news for planning.
 
     Raises: msgspec.ValidationError: the publisher uses another version of the format: LIST instead.
@@ -103,7 +105,7 @@ def _is_expected(cluster: Cluster, fact: Fact) -> bool:
     return known.placements.get(fact.rank) == fact.node
 
 
-def take_pages(cluster: Cluster, pages: Iterable[tuple[str, list[Told]]]) -> int:
+def store_pages(cluster: Cluster, pages: Iterable[tuple[str, list[Told]]]) -> int:
     """Store the pages of a snapshot of the feed; return the number of objects."""
     count = 0
     for kind, told in pages:
@@ -115,7 +117,7 @@ def take_pages(cluster: Cluster, pages: Iterable[tuple[str, list[Told]]]) -> int
     return count
 
 
-class _Beside(NamedTuple):
+class _FactInputs(NamedTuple):
     """The other inputs of an allocation's fact, besides the object."""
 
     pools: dict[str, ResourcePool]
@@ -123,14 +125,14 @@ class _Beside(NamedTuple):
     specs: Specs
 
 
-class _Taken:
+class _ListedFacts:
     """One LIST, converted to facts."""
 
     def __init__(
         self,
         cluster: Cluster,
         resource: Resource[Any],
-        beside: _Beside,
+        inputs: _FactInputs,
         *,
         floor: int,
         keeps: bool,
@@ -142,7 +144,7 @@ class _Taken:
         self._floor = floor
         self._keeps = keeps
         self._resource = resource
-        self._beside = beside
+        self._inputs = inputs
         self._facts: dict[str, tuple[Fact, int]] = {}
 
     async def read(self, kube: Kube) -> None:
@@ -177,7 +179,7 @@ class _Taken:
             self._facts[key] = (known or self._fact_of(item), version)
 
     def _fact_of(self, item: Any) -> Fact:
-        return fact_of(item, self._beside.pools, self._beside.specs, ranges=self._beside.ranges)
+        return fact_of(item, self._inputs.pools, self._inputs.specs, ranges=self._inputs.ranges)
 
     def replace(self) -> None:
         """Update the table from the LIST."""

@@ -1,8 +1,8 @@
 """Keeps the leader's tables current: first by a LIST or a snapshot, then by the feed; by LISTs when the feed has gaps.
 
-Owns the choice between these sources. Promises: after `reach(version)` the tables have every allocation up to that
-version, and all other objects as they were a moment ago. Every later change arrives, by the feed or by the next LIST,
-with a delay of at most `list_pause_s()` and one LIST. Not promised: that intermediate states are seen.
+Owns the choice between these sources. Promises: after `wait_for_version(version)` the tables have every allocation up
+to that version, and all other objects as they were a moment ago. Every later change arrives, by the feed or by the next
+LIST, with a delay of at most `list_pause_s()` and one LIST. Not promised: that intermediate states are seen.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from slipway.kube.resources import ALLOCATIONS
 from slipway.runtime import liveness, log, memory, telemetry
 from slipway.runtime.clock import Clock, Random
 from slipway.scheduler.cluster import Cluster
-from slipway.scheduler.cluster_reader import list_everything, take, take_pages
+from slipway.scheduler.cluster_reader import apply_delta, list_everything, store_pages
 from slipway.scheduler.ports import Kube
 from slipway.streams import keys, snapshot
 from slipway.streams.feed import BreakReason, Delta, FeedBatch, FeedReader
@@ -43,7 +43,7 @@ _SILENT = (BreakReason.SILENCE, BreakReason.AWAY)
 _log = log.get_logger(__name__)
 
 
-class Follower:
+class ClusterSync:
     """Keeps the tables of one candidate current."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Follower:
         self._list_took_s = 0.0
         self._heard = asyncio.Event()
         """set when a batch was read from the feed"""
-        self._told_at = -math.inf
+        self._informed_at = -math.inf
         """when a batch was last read from the feed (monotonic seconds)"""
         self._has_missed = False
         """whether entries of the feed were missed since the last LIST"""
@@ -91,7 +91,7 @@ class Follower:
         told = self._reader.versions.get(ALLOCATIONS.plural, "")
         return max(self._listed, int(told) if told.isdigit() else 0)
 
-    async def reach(self, version: int) -> bool:
+    async def wait_for_version(self, version: int) -> bool:
         """Wait until the tables have the allocations up to `version` (0: as they are now), and the rest is recent.
 
         Return whether that needed a LIST. If the feed works but has not reached that version, the wait is as long as a
@@ -103,7 +103,7 @@ class Follower:
         if version:
             await self._catch_up(version)
         listed_at = self._listed_at
-        async with self._turn():
+        async with self._list_lock():
             if version and not self._has_listed:
                 # The start from a snapshot is complete with the next heartbeat, so wait for that.
                 await self._catch_up(version)
@@ -115,13 +115,13 @@ class Follower:
                 # A working reader continues: its entries and the LIST are merged by version.
                 await self._list(restart=self._reader.is_broken)
         # Without a feed, the next LIST finds the changes since that LIST.
-        self.poke()
+        self.request_list()
         return not is_reached
 
     async def follow(self) -> None:
         """Fill the tables, then apply the feed for ever, and LIST when the feed breaks."""
         begun_at = self._clock.monotonic()
-        async with self._turn():
+        async with self._list_lock():
             is_known = await self._start_from_snapshot()
         # A term that has begun since then may have made the first LIST.
         if not is_known and not self._has_listed:
@@ -131,9 +131,9 @@ class Follower:
             liveness.beat()
             if isinstance(batch, FeedBatch):
                 self._heard.set()
-                self._told_at = self._clock.monotonic()
+                self._informed_at = self._clock.monotonic()
                 telemetry.FEED_HEARD.set(self._clock.now() - self._reader.silent_s)
-                if self._take(batch.deltas):
+                if self._apply(batch.deltas):
                     self._changed.set()
                 continue
             telemetry.FEED_GAPS.labels(reason=batch.reason.name.lower()).inc()
@@ -153,7 +153,7 @@ class Follower:
     async def changed(self, within_s: float | None = None) -> None:
         """Wait until a table has changed since the last call, or `within_s` seconds have passed."""
         # An idle leader does little else, and a timer that acts like a change costs less than a timeout.
-        timer = asyncio.get_running_loop().call_later(within_s, self.stir) if within_s is not None else None
+        timer = asyncio.get_running_loop().call_later(within_s, self.wake) if within_s is not None else None
         try:
             await self._changed.wait()
         finally:
@@ -161,15 +161,15 @@ class Follower:
                 timer.cancel()
         self._changed.clear()
 
-    def caught_up(self) -> None:
+    def clear_changes(self) -> None:
         """Forget the changes until now, because the caller is about to read them."""
         self._changed.clear()
 
-    def stir(self) -> None:
+    def wake(self) -> None:
         """End the wait in `changed`, because something outside the tables has changed."""
         self._changed.set()
 
-    def poke(self) -> None:
+    def request_list(self) -> None:
         """LIST soon, because there may be changes; without effect while the feed works."""
         if not self.is_fresh:
             self._poked.set()
@@ -178,7 +178,7 @@ class Follower:
     def _is_recent(self) -> bool:
         """Whether the tables are as current as a LIST would be, which is as old as the time that it takes."""
         now = self._clock.monotonic()
-        told_at = -math.inf if self._has_missed else self._told_at
+        told_at = -math.inf if self._has_missed else self._informed_at
         is_as_good = now - told_at <= max(RECENT_S, self._list_took_s)
         return self.is_fresh or is_as_good or now - self._listed_at <= RECENT_S
 
@@ -230,23 +230,23 @@ class Follower:
             except (TransientError, InvalidError, msgspec.ValidationError) as exc:
                 _log.info("start from a snapshot of the feed failed", error=str(exc))
                 return False
-            count = take_pages(self._cluster, told)
-            self._take(tuple(deltas))
+            count = store_pages(self._cluster, told)
+            self._apply(tuple(deltas))
         now = self._clock.monotonic()
         # A LIST of the same objects would take longer than that.
-        self._told_at, self._list_took_s = now, max(CATCH_UP_S, now - begun_at)
+        self._informed_at, self._list_took_s = now, max(CATCH_UP_S, now - begun_at)
         _log.info(
             "started from a snapshot of the feed", objects=count, since=len(deltas), took_s=round(now - begun_at, 3)
         )
         self._changed.set()
         return True
 
-    def _take(self, deltas: tuple[Delta, ...]) -> bool:
+    def _apply(self, deltas: tuple[Delta, ...]) -> bool:
         """Apply deltas. A delta that cannot be decoded is from another version, so a LIST has to bring the object."""
         changed = False
         for delta in deltas:
             try:
-                changed |= take(self._cluster, delta)
+                changed |= apply_delta(self._cluster, delta)
             except msgspec.ValidationError as exc:
                 _log.warning(
                     "feed entry not decoded: it is of another version", kind=delta.kind, key=delta.key, error=str(exc)
@@ -255,7 +255,7 @@ class Follower:
         return changed
 
     @asynccontextmanager
-    async def _turn(self) -> AsyncGenerator[None]:
+    async def _list_lock(self) -> AsyncGenerator[None]:
         """Let one loop at a time LIST; the loop that makes the LIST is watched itself."""
         with liveness.rest():
             await self._listing.acquire()
@@ -296,7 +296,7 @@ class Follower:
         failures = 0
         while True:
             try:
-                async with self._turn():
+                async with self._list_lock():
                     if self._listed_at <= moment:
                         await self._list(restart=True)
                 liveness.beat()

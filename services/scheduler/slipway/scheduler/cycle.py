@@ -30,17 +30,17 @@ from slipway.scheduler.apply import AppliedEffect, Applier, EffectOutcome
 from slipway.scheduler.blind_admission import allocation_of, is_same_spec
 from slipway.scheduler.capacity import CapacityRequests
 from slipway.scheduler.cluster import Cluster
-from slipway.scheduler.deadlines import Deadlines, Fired
+from slipway.scheduler.deadlines import Deadlines, PassedDeadline
 from slipway.scheduler.explainer import Explainer
 from slipway.scheduler.extenders import PATIENCE_S, Extenders, NoExtenders
-from slipway.scheduler.forecast_accuracy import Calibration
-from slipway.scheduler.gauges import Gauges
+from slipway.scheduler.forecast_accuracy import ForecastAccuracy
+from slipway.scheduler.gauges import PoolGauges
 from slipway.scheduler.idleness import Idleness
 from slipway.scheduler.ledger_store import LedgerStore
 from slipway.scheduler.plan import planner
-from slipway.scheduler.plan.explanation.explanations import Explained
+from slipway.scheduler.plan.explanation.explanations import Explanations
 from slipway.scheduler.plan.lint import lint
-from slipway.scheduler.plan.placement.plan_trace import Trail
+from slipway.scheduler.plan.placement.plan_trace import PlanTrace
 from slipway.scheduler.plan.placement.policy import PlacementPolicy
 from slipway.scheduler.plan.preemption.eviction_budget import levels_after
 from slipway.scheduler.plan.state.extender_results import Answers
@@ -49,8 +49,8 @@ from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from slipway.scheduler.policies import Policies
 from slipway.scheduler.pool_view import PlannerView
 from slipway.scheduler.ports import LaunchHints
-from slipway.scheduler.recorder import Inputs, Recorder, Taken
-from slipway.scheduler.shadow import Shadow
+from slipway.scheduler.recorder import PlanInputs, RecordedTick, Recorder
+from slipway.scheduler.shadow import ShadowPlanner
 from slipway.scheduler.volumes import ClaimReads
 from slipway.streams.hinted import hinted
 from slipway.streams.ports import WorkHint
@@ -133,10 +133,10 @@ class Cycle:
         self._capacity_seen = 0
         self._news_seen = 0
         self._recorder = recorder or Recorder(pool, cluster, (), version="")
-        self._shadow = Shadow(pool, clock)
-        self._calibration = Calibration(pool)
-        self.gauges = Gauges(pool, cluster, clock)
-        self._watched: tuple[Trail | None, Answers | None] = (None, None)
+        self._shadow = ShadowPlanner(pool, clock)
+        self._forecast_accuracy = ForecastAccuracy(pool)
+        self.gauges = PoolGauges(pool, cluster, clock)
+        self._watched: tuple[PlanTrace | None, Answers | None] = (None, None)
         """the trace and the extender answers of the last plan"""
 
     def warm(self) -> None:
@@ -190,24 +190,24 @@ class Cycle:
         # 2. Deadlines that are stored in the objects.
         stopped = await self._fire_deadlines()
         # 3. Plan, unless the input of planning is unchanged.
-        await self._volumes.look(is_planning=self._is_due(self._clock.now()))
-        self._capacity.look()
+        await self._volumes.read_due(is_planning=self._is_due(self._clock.now()))
+        self._capacity.poll()
         now = self._clock.now()
         if not self._is_due(now):
             return self._report(finished, stopped=stopped)
         generation = self._cluster.generation
         # If this plan is not committed, for any reason, the next tick plans again.
         self._planned_at = ()
-        snapshot, plan, taken = await self._plan(now)
+        snapshot, plan, recorded = await self._plan(now)
         liveness.beat()
         seed = self._ledger.tick
         # 4. The ledger first (the fence), then the admissions.
-        placed = ledger_entries.of(plan)
-        before, standing = self._ledger, ledger_entries.standing(self._ledger, plan)
+        placed = ledger_entries.decisions_of(plan)
+        before, standing = self._ledger, ledger_entries.without_replaced(self._ledger, plan)
         applied: list[AppliedEffect] = []
         decided: tuple[Decision, ...] = ()
         if placed:
-            together = ledger_entries.together(plan, placed)
+            together = ledger_entries.atomic_groups(plan, placed)
             committed, decided = ledger.commit(standing, placed, at=format_time(now), together=together)
             committed = _charged(committed, decided, snapshot, plan)
             with _timed("commit"):
@@ -231,13 +231,13 @@ class Cycle:
         # after one with decisions, the next tick plans again.
         self._planned_at = () if placed or plan.dropped else generation
         # 6. After all important work: the plan of the shadow policy, and the record of the tick.
-        if isinstance(plan.explanations, Explained):
+        if isinstance(plan.explanations, Explanations):
             self.gauges.measure(plan.explanations)
-        self._calibration.note(plan.kept)
-        self._calibration.started(decided, now)
-        shadowed = self._shadow.look(snapshot, plan, seed, self._watched[1])
+        self._forecast_accuracy.note(plan.kept)
+        self._forecast_accuracy.started(decided, now)
+        shadowed = self._shadow.compare(snapshot, plan, seed, self._watched[1])
         if decided:
-            self._recorder.keep(taken, epoch=self._ledger.epoch, tick=self._ledger.tick, shadow=shadowed)
+            self._recorder.offer(recorded, epoch=self._ledger.epoch, tick=self._ledger.tick, shadow=shadowed)
         results = [*finished, *applied]
         return self._report(results, stopped=stopped, planned=True, decided=len(decided), explained=explained.written)
 
@@ -254,7 +254,7 @@ class Cycle:
             if is_over or ledger.is_applied(decision, fact):
                 settled[decision.id] = allocations.version(decision.allocation)
         self._ledger = ledger.settle(self._ledger, settled, max(settled.values(), default=0))
-        self._ledger = ledger.settle(self._ledger, ledger.pointless(self._ledger))
+        self._ledger = ledger.settle(self._ledger, ledger.obsolete_evictions(self._ledger))
 
     async def _commit(self, committed: Ledger, decided: Sequence[Decision]) -> Seen | None:
         """Write the ledger and, at the same time, read the objects of the first decisions;
@@ -262,7 +262,7 @@ class Cycle:
         known = {each.id: allocation_of(each, self._cluster.allocations.get(each.allocation)) for each in decided}
         first = [each for each in decided if known[each.id] is None and not ledger.is_held(each)][:LOOK_AHEAD_MAX]
         saved, found = await asyncio.gather(
-            self._store.save(committed), asyncio.gather(*(self._applier.look(each) for each in first))
+            self._store.save(committed), asyncio.gather(*(self._applier.read(each) for each in first))
         )
         if not saved:
             return None
@@ -307,14 +307,14 @@ class Cycle:
 
     async def _fire_deadlines(self) -> int:
         """Fire passed deadlines, at most `FIRED_MAX`; the next tick fires the rest, so that planning is not delayed."""
-        fired = self._deadlines.fired(self._clock.now())[:FIRED_MAX]
+        fired = self._deadlines.passed(self._clock.now())[:FIRED_MAX]
         if not fired:
             return 0
         with _timed("deadlines"):
             due = await self._without_use(fired)
             return sum(await asyncio.gather(*(self._fire(item) for item in due))) if due else 0
 
-    async def _fire(self, item: Fired) -> bool:
+    async def _fire(self, item: PassedDeadline) -> bool:
         fact = item.allocation
         async with self._slots:
             try:
@@ -322,7 +322,7 @@ class Cycle:
             except (StaleError, TransientError, PermanentError) as exc:
                 # The deadline is stored in the object, so a later tick or the next leader fires it.
                 _log.warning("deadline not fired yet", allocation=fact.key, error=str(exc))
-                self._deadlines.again(fact, self._clock.now() + FIRE_AGAIN_S)
+                self._deadlines.retry(fact, self._clock.now() + FIRE_AGAIN_S)
                 return False
             finally:
                 liveness.beat()
@@ -330,14 +330,14 @@ class Cycle:
         _log.info("deadline passed", allocation=fact.key, reason=item.reason.value)
         return True
 
-    async def _without_use(self, due: Sequence[Fired]) -> list[Fired]:
+    async def _without_use(self, due: Sequence[PassedDeadline]) -> list[PassedDeadline]:
         """Return the deadlines that have really passed, without idle deadlines of allocations in use, which are
         postponed."""
         idle = [item.allocation for item in due if item.reason is Reason.IDLE]
         now, used = self._clock.now(), set[str]()
-        for fact, until in zip(idle, await self._idleness.until(idle), strict=True):
+        for fact, until in zip(idle, await self._idleness.idle_at(idle), strict=True):
             if until > now:
-                self._deadlines.put_off(fact, until)
+                self._deadlines.postpone(fact, until)
                 used.add(fact.key)
         return [item for item in due if item.allocation.key not in used]
 
@@ -348,7 +348,7 @@ class Cycle:
             return True
         return self.due is not None and now >= self.due
 
-    async def _plan(self, now: float) -> tuple[PoolSnapshot, Plan, Taken | None]:
+    async def _plan(self, now: float) -> tuple[PoolSnapshot, Plan, RecordedTick | None]:
         """Return the snapshot, the plan, and what may be recorded of it."""
         with _timed("snapshot"):
             snapshot = self._view.snapshot(self._ledger, now)
@@ -363,13 +363,13 @@ class Cycle:
         self.due = _earlier(self._deadlines.next_due(now), plan.look_again or None)
         if policy.extenders and (again_s := self._extenders.due_s) is not None:
             self.due = _earlier(self.due, now + again_s)
-        trail, answers = self._watched
-        inputs = Inputs(ledger=self._ledger, at=now, seed=self._ledger.tick, policy=policy, answers=answers)
-        return snapshot, plan, self._recorder.take(plan, trail, inputs)
+        trace, answers = self._watched
+        inputs = PlanInputs(ledger=self._ledger, at=now, seed=self._ledger.tick, policy=policy, answers=answers)
+        return snapshot, plan, self._recorder.record_of(plan, trace, inputs)
 
     def _planned(self, snapshot: PoolSnapshot, policy: PlacementPolicy, now: float, answers: Answers | None) -> Plan:
-        self._watched = trail, _ = self._recorder.trail(), answers
-        return planner.plan(snapshot, policy, now, self._ledger.tick, answers=answers, watch=trail, grows=True)
+        self._watched = trace, _ = self._recorder.new_trace(), answers
+        return planner.plan(snapshot, policy, now, self._ledger.tick, answers=answers, watch=trace, grows=True)
 
     async def _consulted(self, snapshot: PoolSnapshot, policy: PlacementPolicy, now: float) -> Plan:
         """Return the plan with the extenders' answers, as far as they arrive in time;
@@ -389,7 +389,7 @@ class Cycle:
         """Return the explanations of a plan, with the requests to an autoscaler."""
         self._capacity_seen = self._capacity.news
         decided = self._capacity.decide(snapshot, plan)
-        if decided is None or not isinstance(plan.explanations, Explained):
+        if decided is None or not isinstance(plan.explanations, Explanations):
             return plan.explanations
         self.due = _earlier(self.due, decided.look_again or None)
         return plan.explanations.with_own(decided.notes)

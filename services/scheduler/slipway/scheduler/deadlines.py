@@ -15,7 +15,7 @@ from slipway.model.facts import AllocationFact
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Reason
 from slipway.scheduler.cluster import FactTable
-from slipway.scheduler.timer_queue import Alarms
+from slipway.scheduler.timer_queue import TimerQueue
 
 IDLE = "idle"
 REASONS: dict[str, Reason] = {
@@ -27,7 +27,7 @@ REASONS: dict[str, Reason] = {
 """Name of a deadline -> the reason of the stop that it fires."""
 
 
-class Fired(msgspec.Struct, frozen=True):
+class PassedDeadline(msgspec.Struct, frozen=True):
     """A deadline that has passed."""
 
     allocation: AllocationFact
@@ -41,30 +41,30 @@ class Deadlines:
         self._pool = pool
         self._table = table
         self._changes = table.changes()
-        self._ends = Alarms()
-        self._backoffs = Alarms()
+        self._ends = TimerQueue()
+        self._backoffs = TimerQueue()
         self._put_off: dict[str, tuple[str, int, float]] = {}
         """{key: (uid, attempt, until)} of postponed idle deadlines"""
         self._again_at: dict[str, float] = {}
         """{key: when to retry} of deadlines that could not be fired"""
 
-    def fired(self, now: float) -> list[Fired]:
+    def passed(self, now: float) -> list[PassedDeadline]:
         """Return the earliest passed deadline of each allocation without a stop, in order of time."""
-        self._follow()
-        found: list[Fired] = []
+        self._read_changes()
+        found: list[PassedDeadline] = []
         for key in self._ends.due(now):
             fact = self._table.get(key)
             due = self._due(fact) if fact is not None else None
             if fact is not None and due is not None and due[0] <= now:
-                found.append(Fired(fact, due[1]))
+                found.append(PassedDeadline(fact, due[1]))
         return found
 
-    def put_off(self, fact: AllocationFact, until: float) -> None:
+    def postpone(self, fact: AllocationFact, until: float) -> None:
         """Postpone the idle deadline of an allocation in use to `until` (epoch seconds)."""
         self._put_off[fact.key] = (fact.uid, fact.attempt, until)
         self._set(fact.key)
 
-    def again(self, fact: AllocationFact, at: float) -> None:
+    def retry(self, fact: AllocationFact, at: float) -> None:
         """Retry a deadline that could not be fired at `at` (epoch seconds),
         so that it does not delay other deadlines."""
         self._again_at[fact.key] = at
@@ -72,14 +72,14 @@ class Deadlines:
 
     def next_due(self, now: float) -> float | None:
         """Return when the next deadline or backoff after `now` ends (epoch seconds), or None."""
-        self._follow()
+        self._read_changes()
         # A backoff that is over needs no further tick; a deadline that has passed fires in every tick anyway.
         for key in self._backoffs.due(now):
             self._backoffs.set(key, None)
         times = [self._ends.next(), self._backoffs.next()]
         return min((at for at in times if at is not None and at > now), default=None)
 
-    def _follow(self) -> None:
+    def _read_changes(self) -> None:
         for key in self._changes.take():
             self._set(key)
 

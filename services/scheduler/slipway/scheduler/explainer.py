@@ -4,10 +4,10 @@ Owns the rate of these writes. The planner makes the text; `apply.py` makes the 
 same reason, so a tick checks changed allocations and groups whose text has changed, not the whole queue.
 
 A new gate, or the first text, is written at once: up to `WRITES_MAX` per tick. While allocations are being admitted,
-the rate is `TOLD_PER_S`, because most waiting allocations are then admitted before a user could read the reason.
-Another text under the same gate (mostly with other numbers) is written at `RETOLD_PER_S`: for one allocation first
+the rate is `GATES_PER_S`, because most waiting allocations are then admitted before a user could read the reason.
+Another text under the same gate (mostly with other numbers) is written at `TEXTS_PER_S`: for one allocation first
 after `INTERVAL_S`, then after twice that, up to `INTERVAL_MAX_S`. Texts that cannot be written now are written later,
-at `Said.again_at`.
+at `ExplainResult.again_at`.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from slipway.runtime import liveness, log
 from slipway.runtime.clock import Clock
 from slipway.scheduler.apply import Applier, EffectOutcome
 from slipway.scheduler.cluster import Cluster
-from slipway.scheduler.plan.explanation.explanations import Alike, Explained
+from slipway.scheduler.plan.explanation.explanations import Explanations, WaitingGroup
 from slipway.scheduler.plan.state.plan_types import Explanation
 from slipway.scheduler.rate_limit import RateLimit
 
@@ -39,9 +39,9 @@ LOOKS_MAX = 2000
 """The number of allocations that one tick checks: changed ones, and members of groups with a new text."""
 BUSY_S = 1.0
 """Allocations are regarded as being admitted until so long after the last decision."""
-TOLD_PER_S, TOLD_BURST = 10.0, WRITES_MAX
+GATES_PER_S, GATES_BURST = 10.0, WRITES_MAX
 """The rate and burst of first texts and new gates while allocations are being admitted."""
-RETOLD_PER_S, RETOLD_BURST = 2.0, 10
+TEXTS_PER_S, TEXTS_BURST = 2.0, 10
 """The rate and burst of other texts under the same gate, for all allocations together."""
 INTERVAL_S, INTERVAL_MAX_S = 2.0, 64.0
 """The least time between two texts of one allocation under the same gate:
@@ -54,14 +54,14 @@ Text = tuple[Gate, str]
 _log = log.get_logger(__name__)
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True):
+class ExplainResult(msgspec.Struct, frozen=True, kw_only=True):
     """The number of written texts, and when there is more to write (epoch seconds; None: nothing more)."""
 
     written: int
     again_at: float | None
 
 
-class _News(Enum):
+class _TextChange(Enum):
     """How an explanation differs from the condition in the object."""
 
     NONE = "none"
@@ -69,7 +69,7 @@ class _News(Enum):
     GATE = "gate"
 
 
-class _Scan(msgspec.Struct):
+class _GroupScan(msgspec.Struct):
     """The scan of a group whose members get its text one after another;
     `after` is the place of the last one checked."""
 
@@ -78,7 +78,7 @@ class _Scan(msgspec.Struct):
     is_done: bool = False
 
 
-class _Told(msgspec.Struct, frozen=True):
+class _WrittenText(msgspec.Struct, frozen=True):
     """Until when the last text of an allocation is kept while its gate stays the same (monotonic seconds), and how
     long."""
 
@@ -98,11 +98,11 @@ class Explainer:
         self._changed = cluster.allocations.changes()
         self._noted: dict[str, None] = {}
         """keys of changed allocations that were not checked yet"""
-        self._scans: dict[bytes, _Scan] = {}
+        self._scans: dict[bytes, _GroupScan] = {}
         self._own: dict[str, Text] = {}
-        self._untold: dict[str, None] = {}
+        self._gates_due: dict[str, None] = {}
         """keys of allocations that may need a new gate written, in the order in which that was noticed"""
-        self._outdated: dict[str, None] = {}
+        self._texts_due: dict[str, None] = {}
         """keys of allocations that may need another text under the same gate, in the same order"""
         self._later: list[tuple[float, str]] = []
         """a heap of (when, key): allocations that are to be checked again"""
@@ -110,47 +110,53 @@ class Explainer:
         """the keys in that heap"""
         self._refused: set[str] = set()
         """the keys in it whose write the API server refused"""
-        self._told: dict[str, _Told] = {}
+        self._written: dict[str, _WrittenText] = {}
         """{key: the last text under its present gate}"""
-        self._telling = RateLimit(TOLD_PER_S, TOLD_BURST)
-        self._retelling = RateLimit(RETOLD_PER_S, RETOLD_BURST)
+        self._gate_rate = RateLimit(GATES_PER_S, GATES_BURST)
+        self._text_rate = RateLimit(TEXTS_PER_S, TEXTS_BURST)
         self._decided_at = float("-inf")
 
-    async def write(self, explanations: Mapping[str, Explanation], observe: Observe, *, is_deciding: bool) -> Said:
+    async def write(
+        self, explanations: Mapping[str, Explanation], observe: Observe, *, is_deciding: bool
+    ) -> ExplainResult:
         """Write the new texts of a plan's explanations; `is_deciding`: this tick has made decisions."""
-        if not isinstance(explanations, Explained):
-            return Said(written=0, again_at=None)
+        if not isinstance(explanations, Explanations):
+            return ExplainResult(written=0, again_at=None)
         explained, moment = explanations, self._clock.monotonic()
         if is_deciding:
             self._decided_at = moment
         is_busy = moment < self._decided_at + BUSY_S
-        self._notice(explained, moment)
+        self._find_changed(explained, moment)
         told = self._due(explained, moment, is_busy=is_busy)
         outcomes = await asyncio.gather(*(self._write_one(key, *each, observe) for key, each in told.items()))
-        return Said(
+        return ExplainResult(
             written=sum(outcome is EffectOutcome.APPLIED for outcome in outcomes),
             again_at=self._again_at(moment, is_busy=is_busy),
         )
 
     def _due(
-        self, explained: Explained, moment: float, *, is_busy: bool
+        self, explained: Explanations, moment: float, *, is_busy: bool
     ) -> dict[str, tuple[AllocationFact, Explanation]]:
         """Return {key: (fact, explanation)} of the texts that this tick writes."""
-        left = self._telling.left(moment)
-        told = self._take(self._untold, explained, min(left, WRITES_MAX) if is_busy else WRITES_MAX)
-        self._telling.spend(min(len(told), left))
-        again = self._take(self._outdated, explained, min(self._retelling.left(moment), WRITES_MAX - len(told)))
-        self._retelling.spend(len(again))
+        left = self._gate_rate.left(moment)
+        told = self._next_batch(self._gates_due, explained, min(left, WRITES_MAX) if is_busy else WRITES_MAX)
+        self._gate_rate.spend(min(len(told), left))
+        again = self._next_batch(self._texts_due, explained, min(self._text_rate.left(moment), WRITES_MAX - len(told)))
+        self._text_rate.spend(len(again))
         for key, (fact, why) in (told | again).items():
-            known = self._told.get(key)
+            known = self._written.get(key)
             lasts_s = INTERVAL_S
-            if known is not None and _news(fact, why) is _News.TEXT and moment < known.until + known.lasts_s:
+            if (
+                known is not None
+                and _text_change(fact, why) is _TextChange.TEXT
+                and moment < known.until + known.lasts_s
+            ):
                 lasts_s = min(INTERVAL_MAX_S, 2 * known.lasts_s)
-            self._told[key] = _Told(fact.uid, moment + lasts_s, lasts_s)
+            self._written[key] = _WrittenText(fact.uid, moment + lasts_s, lasts_s)
         return told | again
 
-    def _take(
-        self, keys: dict[str, None], explained: Explained, most: int
+    def _next_batch(
+        self, keys: dict[str, None], explained: Explanations, most: int
     ) -> dict[str, tuple[AllocationFact, Explanation]]:
         """Return the first `most` of `keys` that still have news; remove them and the keys before them from `keys`."""
         taken: dict[str, tuple[AllocationFact, Explanation]] = {}
@@ -159,7 +165,7 @@ class Explainer:
             del keys[key]
             fact = self._cluster.allocations.get(key)
             why = explained.of(fact) if fact is not None else None
-            if fact is not None and why is not None and _news(fact, why) is not _News.NONE:
+            if fact is not None and why is not None and _text_change(fact, why) is not _TextChange.NONE:
                 taken[key] = fact, why
         return taken
 
@@ -168,17 +174,17 @@ class Explainer:
         waits_s: list[float] = []
         if self._noted or not all(scan.is_done for scan in self._scans.values()):
             waits_s.append(0.0)
-        if self._untold:
-            waits_s.append(self._telling.wait_s() if is_busy else 0.0)
-        if self._outdated:
-            waits_s.append(self._retelling.wait_s())
+        if self._gates_due:
+            waits_s.append(self._gate_rate.wait_s() if is_busy else 0.0)
+        if self._texts_due:
+            waits_s.append(self._text_rate.wait_s())
         if self._later:
             waits_s.append(max(0.0, self._later[0][0] - moment))
         return self._clock.now() + min(waits_s) if waits_s else None
 
     # --- which allocations may need a new text ------------------------------------------------------------------------
 
-    def _notice(self, explained: Explained, moment: float) -> None:
+    def _find_changed(self, explained: Explanations, moment: float) -> None:
         """Find the allocations that may need a new text after this plan."""
         self._noted |= dict.fromkeys(self._changed.take())
         own = {key: (why.gate, why.message) for key, why in explained.own.items()}
@@ -195,52 +201,54 @@ class Explainer:
         for key in list(islice(self._noted, looks)):
             del self._noted[key]
             looks -= 1
-            self._look(key, explained, moment)
+            self._check(key, explained, moment)
         seen: set[bytes] = set()
-        for alike in explained.alike():
-            seen.add(alike.key)
-            looks -= self._scan(alike, looks, moment)
+        for waiting_group in explained.groups():
+            seen.add(waiting_group.key)
+            looks -= self._scan(waiting_group, looks, moment)
         self._scans = {key: scan for key, scan in self._scans.items() if key in seen}
 
-    def _scan(self, alike: Alike, most: int, moment: float) -> int:
+    def _scan(self, waiting_group: WaitingGroup, most: int, moment: float) -> int:
         """Continue the scan of a group whose text is new; return how many members were checked."""
-        text = (alike.why.gate, alike.why.message)
-        scan = self._scans.get(alike.key)
+        text = (waiting_group.why.gate, waiting_group.why.message)
+        scan = self._scans.get(waiting_group.key)
         if scan is None or scan.text != text:
-            scan = self._scans[alike.key] = _Scan(text)
+            scan = self._scans[waiting_group.key] = _GroupScan(text)
         if scan.is_done or most <= 0:
             return 0
-        start = 0 if scan.after is None else bisect_right(alike.members, scan.after, key=lambda member: member[0])
-        members = alike.members[start : start + most]
+        start = (
+            0 if scan.after is None else bisect_right(waiting_group.members, scan.after, key=lambda member: member[0])
+        )
+        members = waiting_group.members[start : start + most]
         for order, fact in members:
             scan.after = order
-            self._sort(fact, alike.why, moment)
-        scan.is_done = start + len(members) >= len(alike.members)
+            self._sort(fact, waiting_group.why, moment)
+        scan.is_done = start + len(members) >= len(waiting_group.members)
         return len(members)
 
-    def _look(self, key: str, explained: Explained, moment: float) -> None:
+    def _check(self, key: str, explained: Explanations, moment: float) -> None:
         fact = self._cluster.allocations.get(key)
         if fact is None or fact.phase is not Phase.PENDING:
-            self._untold.pop(key, None)
-            self._outdated.pop(key, None)
-            self._told.pop(key, None)
+            self._gates_due.pop(key, None)
+            self._texts_due.pop(key, None)
+            self._written.pop(key, None)
         elif (why := explained.of(fact)) is not None:
             self._sort(fact, why, moment)
 
     def _sort(self, fact: AllocationFact, why: Explanation, moment: float) -> None:
-        key, news = fact.key, _news(fact, why)
-        if news is _News.GATE:
-            self._outdated.pop(key, None)
+        key, news = fact.key, _text_change(fact, why)
+        if news is _TextChange.GATE:
+            self._texts_due.pop(key, None)
             if key not in self._refused:
-                self._untold.setdefault(key)
-        elif news is _News.TEXT and key not in self._untold:
-            known = self._told.get(key)
+                self._gates_due.setdefault(key)
+        elif news is _TextChange.TEXT and key not in self._gates_due:
+            known = self._written.get(key)
             if known is None or known.uid != fact.uid or known.until <= moment:
-                self._outdated.setdefault(key)
+                self._texts_due.setdefault(key)
             elif key not in self._put_off:
-                self._put_off_until(known.until, key)
+                self._postpone(known.until, key)
 
-    def _put_off_until(self, at: float, key: str) -> None:
+    def _postpone(self, at: float, key: str) -> None:
         self._put_off.add(key)
         heappush(self._later, (at, key))
 
@@ -255,7 +263,7 @@ class Explainer:
         except (StaleError, TransientError, DeniedError) as exc:
             _log.warning("explanation not written yet", allocation=key, error=str(exc))
             self._refused.add(key)
-            self._put_off_until(self._clock.monotonic() + INTERVAL_S, key)
+            self._postpone(self._clock.monotonic() + INTERVAL_S, key)
             return None
         finally:
             liveness.beat()
@@ -263,9 +271,9 @@ class Explainer:
         return applied.outcome
 
 
-def _news(fact: AllocationFact, why: Explanation) -> _News:
+def _text_change(fact: AllocationFact, why: Explanation) -> _TextChange:
     if fact.phase is not Phase.PENDING or fact.stopping or why.gate is Gate.NOT_YET_CONSIDERED:
-        return _News.NONE
+        return _TextChange.NONE
     if fact.gate != why.gate.value:
-        return _News.GATE
-    return _News.TEXT if fact.gate_message != why.message else _News.NONE
+        return _TextChange.GATE
+    return _TextChange.TEXT if fact.gate_message != why.message else _TextChange.NONE

@@ -45,14 +45,14 @@ class ExtenderCalls(Protocol):
     async def post(self, extender: ExtenderFact, verb: str, body: bytes) -> bytes: ...
 
 
-class _Known(msgspec.Struct):
+class _CachedAnswer(msgspec.Struct):
     answer: ExtenderAnswer
     table: NodeTable | None
     """the node table that the answer is about; None: any"""
     until_s: float
 
 
-class _Contact(msgspec.Struct):
+class _CallState(msgspec.Struct):
     """The state of one verb of an extender: its failures and its pause."""
 
     slots: asyncio.Semaphore
@@ -63,28 +63,28 @@ class _Contact(msgspec.Struct):
 
 
 class Extenders:
-    """The extenders of one leadership of one pool. Calls are made in the background, after `go_on_in`."""
+    """The extenders of one leadership of one pool. Calls are made in the background, after `run_in`."""
 
     def __init__(
         self,
         client: ExtenderCalls,
         clock: Clock,
-        on_news: Callable[[], None] = lambda: None,
+        on_change: Callable[[], None] = lambda: None,
         pods: Callable[[], Iterable[PodFact]] = tuple,
     ) -> None:
         """`pods` returns the existing pods: extenders identify the pods that would be evicted by their uids."""
         self._pods = pods
         self._client = client
         self._clock = clock
-        self._known: dict[Key, _Known] = {}
-        self._contacts: dict[tuple[str, ExtenderVerb], _Contact] = {}
+        self._known: dict[Key, _CachedAnswer] = {}
+        self._contacts: dict[tuple[str, ExtenderVerb], _CallState] = {}
         self._under_way: dict[Key, asyncio.Task[None]] = {}
         self._tasks: TaskGroup | None = None
-        self.on_news = on_news
+        self.on_change = on_change
         self.news = 0
         """The number of answers so far."""
 
-    def go_on_in(self, tasks: TaskGroup) -> None:
+    def run_in(self, tasks: TaskGroup) -> None:
         """Make calls in the background from now on, in `tasks`."""
         self._tasks = tasks
 
@@ -122,7 +122,7 @@ class Extenders:
         for question in questions:
             task = self._begin(question, table)
             is_answered = question.key in self._known
-            if task is not None and not is_answered and not self._contact(question).is_slow:
+            if task is not None and not is_answered and not self._call_state(question).is_slow:
                 awaited.append(task)
         if awaited and patience_s > 0:
             await asyncio.wait(awaited, timeout=patience_s)
@@ -138,7 +138,7 @@ class Extenders:
         self._known = {key: known for key, known in self._known.items() if known.answer.fault}
 
     def _begin(self, question: Question, table: NodeTable) -> "asyncio.Task[None] | None":
-        contact, key = self._contact(question), question.key
+        contact, key = self._call_state(question), question.key
         if self._clock.monotonic() < contact.closed_until_s:
             if key not in self._known:
                 self._put(key, ExtenderAnswer(fault=contact.fault), None, contact.closed_until_s)
@@ -150,15 +150,15 @@ class Extenders:
 
     async def _ask(self, question: Question, table: NodeTable) -> None:
         liveness.leave()  # a call has a timeout; the tick does not wait for it
-        contact = self._contact(question)
+        contact = self._call_state(question)
         try:
             async with contact.slots:
                 await self._call(question, table, contact)
         finally:
             self._under_way.pop(question.key, None)
-        self.on_news()
+        self.on_change()
 
-    async def _call(self, question: Question, table: NodeTable, contact: _Contact) -> None:
+    async def _call(self, question: Question, table: NodeTable, contact: _CallState) -> None:
         extender, verb = question.extender, question.verb
         started_s = self._clock.monotonic()
         if started_s < contact.closed_until_s:
@@ -195,7 +195,7 @@ class Extenders:
         uids = {(pod.allocation_uid, pod.attempt, pod.rank): pod.uid for pod in self._pods() if pod.allocation_uid}
         victims: dict[str, list[wire.Json]] = {}
         for offer in question.offers:
-            for each in offer.leavers:
+            for each in offer.victims:
                 who = each.allocation
                 uid = uids.get((who.uid, who.attempt, each.rank), each.id)
                 found = wire.victim_object(who, each.rank, uid, offer.node)
@@ -206,7 +206,7 @@ class Extenders:
         offers = {offer.node: offer.ids for offer in question.offers}
         return ExtenderAnswer(asked=frozenset(question.nodes), passed=passed, offered=offers)
 
-    def _fail(self, question: Question, contact: _Contact, fault: str) -> None:
+    def _fail(self, question: Question, contact: _CallState, fault: str) -> None:
         extender = question.extender
         contact.failures += 1
         pause_s = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2.0 ** min(contact.failures - 1, 10))
@@ -218,7 +218,7 @@ class Extenders:
             "extender call failed", extender=extender.name, verb=question.verb.value, error=fault, pause_s=pause_s
         )
 
-    def _recover(self, question: Question, contact: _Contact) -> None:
+    def _recover(self, question: Question, contact: _CallState) -> None:
         if not contact.failures:
             return
         contact.failures, contact.closed_until_s, contact.fault = 0, 0.0, ""
@@ -229,14 +229,14 @@ class Extenders:
         _log.info("extender answers again", extender=question.extender.name)
 
     def _put(self, key: Key, answer: ExtenderAnswer, table: NodeTable | None, until_s: float) -> None:
-        self._known[key] = _Known(answer, table, until_s)
+        self._known[key] = _CachedAnswer(answer, table, until_s)
         self.news += 1
 
-    def _contact(self, question: Question) -> _Contact:
+    def _call_state(self, question: Question) -> _CallState:
         key = (question.extender.url, question.verb)
         contact = self._contacts.get(key)
         if contact is None:
-            contact = self._contacts[key] = _Contact(asyncio.Semaphore(PER_EXTENDER_MAX))
+            contact = self._contacts[key] = _CallState(asyncio.Semaphore(PER_EXTENDER_MAX))
         return contact
 
 

@@ -13,7 +13,7 @@ from slipway.model.reasons import Gate
 from slipway.runtime import telemetry
 from slipway.runtime.clock import Clock
 from slipway.scheduler.cluster import Cluster
-from slipway.scheduler.plan.explanation.explanations import Explained
+from slipway.scheduler.plan.explanation.explanations import Explanations
 
 EACH_MAX = 5_000
 """Up to so many allocations, each is read after every plan; with more, only every `EACH_S` seconds."""
@@ -22,7 +22,7 @@ _GAUGES = (telemetry.PENDING, telemetry.PENDING_SINCE, telemetry.QUEUE_PENDING, 
 _NO_PLACE = (Phase.PENDING, Phase.TERMINATED)
 
 
-class Gauges:
+class PoolGauges:
     """The gauges of one leadership of one pool."""
 
     def __init__(self, pool: str, cluster: Cluster, clock: Clock) -> None:
@@ -31,12 +31,16 @@ class Gauges:
         self._clock = clock
         self._looked_at = float("-inf")
 
-    def measure(self, explained: Explained) -> None:
+    def measure(self, explained: Explanations) -> None:
         """Set the gauges after a plan."""
         gates = {gate.value: 0.0 for gate in Gate}
         queues = {each.name: 0.0 for each in self._cluster.queues.values() if each.pool == self._pool}
-        for alike in explained.alike():
-            gate, queue, count = alike.why.gate.value, alike.members[0][1].queue, len(alike.members)
+        for waiting_group in explained.groups():
+            gate, queue, count = (
+                waiting_group.why.gate.value,
+                waiting_group.members[0][1].queue,
+                len(waiting_group.members),
+            )
             gates[gate] = gates.get(gate, 0.0) + count
             queues[queue] = queues.get(queue, 0.0) + count
         telemetry.PENDING.set_all((self._pool,), gates)
@@ -44,7 +48,7 @@ class Gauges:
         moment = self._clock.monotonic()
         if len(self._cluster.allocations) <= EACH_MAX or moment - self._looked_at >= EACH_S:
             self._looked_at = moment
-            self._look(explained)
+            self._set_gauges(explained)
 
     def forget(self) -> None:
         """Remove the gauges at the end of the leadership."""
@@ -52,12 +56,12 @@ class Gauges:
             gauge.set_all((self._pool,), {})
         telemetry.PLACED.drop((self._pool,))
 
-    def _look(self, explained: Explained) -> None:
+    def _set_gauges(self, explained: Explanations) -> None:
         gates: dict[str, float] = {}
         queues: dict[str, float] = {}
-        for alike in explained.alike():
-            since = _since(fact for _, fact in alike.members)
-            gate, queue = alike.why.gate.value, alike.members[0][1].queue
+        for waiting_group in explained.groups():
+            since = _since(fact for _, fact in waiting_group.members)
+            gate, queue = waiting_group.why.gate.value, waiting_group.members[0][1].queue
             gates[gate] = min(since, gates.get(gate, since))
             queues[queue] = min(since, queues.get(queue, since))
         telemetry.PENDING_SINCE.set_all((self._pool,), gates, merge=min)

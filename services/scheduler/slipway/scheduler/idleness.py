@@ -40,7 +40,7 @@ class Idleness:
         self._activity = activity
         self._clock = clock
 
-    async def until(self, facts: Sequence[AllocationFact]) -> list[float]:
+    async def idle_at(self, facts: Sequence[AllocationFact]) -> list[float]:
         """Return for each allocation the earliest time at which it is idle (epoch seconds)."""
         if not facts:
             return []
@@ -58,10 +58,10 @@ class Idleness:
         except (ControlPlaneError, TimeoutError) as exc:
             _log.warning("activity not read; the time is counted from now", count=len(facts), error=str(exc))
             return [now + fact.idle_timeout for fact in facts]
-        return [_until(fact, times, now) for fact, times in zip(facts, seen, strict=True)]
+        return [_idle_at(fact, times, now) for fact, times in zip(facts, seen, strict=True)]
 
 
-def _until(fact: AllocationFact, times: Mapping[str, float], now: float) -> float:
+def _idle_at(fact: AllocationFact, times: Mapping[str, float], now: float) -> float:
     if keys.ACTIVITY_SINCE not in times:
         return now + fact.idle_timeout
     since = times[keys.ACTIVITY_SINCE]

@@ -16,7 +16,7 @@ from slipway.kube.scope import StopSignal, raise_only, run_until
 from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.liveness import Pulse
 from slipway.runtime.tasks import TaskGroup
-from slipway.scheduler.cluster_sync import Follower
+from slipway.scheduler.cluster_sync import ClusterSync
 from slipway.scheduler.cycle import Cycle, Tick
 from slipway.scheduler.ledger_store import DeposedError
 from slipway.scheduler.loops import CANDIDACY, TICK, WAKE_UPS
@@ -37,14 +37,14 @@ _log = log.get_logger(__name__)
 class PoolScheduler:
     """Competes for one pool and schedules it while it leads."""
 
-    def __init__(self, pool: str, elector: LeaseElector, parts: SchedulerDeps) -> None:
+    def __init__(self, pool: str, elector: LeaseElector, deps: SchedulerDeps) -> None:
         self.pool = pool
         self._elector = elector
-        self._parts = parts
-        self._clock = parts.clock
-        self._random = parts.random
-        self._health = parts.health
-        self._settings = parts.settings
+        self._deps = deps
+        self._clock = deps.clock
+        self._random = deps.random
+        self._health = deps.health
+        self._settings = deps.settings
         self._standby = self._stand_by()
         self._has_led = False
         self._was_warm = False
@@ -75,7 +75,7 @@ class PoolScheduler:
                 await self._elector.run(lambda leadership: self._lead(leadership, stop), stop)
                 # The lease is released, so the remaining work may take a while.
                 if self._has_led:
-                    await self._ring()
+                    await self._wake_candidates()
                 listening.cancel()
                 self._is_over = True
                 self._standby.ended.set()
@@ -89,7 +89,7 @@ class PoolScheduler:
     # --- standing by ------------------------------------------------------------------------------------------------
 
     def _stand_by(self) -> Standby:
-        return Standby(self.pool, self._parts, is_overdue=lambda: self._elector.is_overdue)
+        return Standby(self.pool, self._deps, is_overdue=lambda: self._elector.is_overdue)
 
     async def _follow(self) -> None:
         """Run one candidacy after the other; each one begins without any state of the previous one."""
@@ -109,7 +109,7 @@ class PoolScheduler:
         while True:
             liveness.beat()
             try:
-                woken = await self._parts.streams.wake.wait(cursor, timeout_s=LISTEN_S)
+                woken = await self._deps.streams.wake.wait(cursor, timeout_s=LISTEN_S)
             except TransientError:
                 await self._clock.sleep(self._backoff_s(3))
                 continue
@@ -117,13 +117,13 @@ class PoolScheduler:
             if RELEASED in woken.reasons:
                 self._elector.nudge()
             if woken.reasons and self._standby.is_leading:
-                self._standby.follower.poke()
+                self._standby.sync.request_list()
                 await self._clock.sleep(keys.BELL_S)
 
-    async def _ring(self) -> None:
+    async def _wake_candidates(self) -> None:
         with suppress(TransientError, TimeoutError):
             async with asyncio.timeout(RING_S):
-                await self._parts.streams.wake.ring(RELEASED)
+                await self._deps.streams.wake.ring(RELEASED)
 
     # --- one leadership ---------------------------------------------------------------------------------------------
 
@@ -136,15 +136,15 @@ class PoolScheduler:
         try:
             await standby.lead()
             async with TaskGroup() as tasks:
-                stirring = tasks.create_task(_stir_at(stop, standby.follower))
-                standby.extenders.go_on_in(tasks)
-                standby.volumes.go_on_in(tasks)
-                standby.capacity.go_on_in(tasks, leadership.check)
+                waking = tasks.create_task(_wake_at(stop, standby.sync))
+                standby.extenders.run_in(tasks)
+                standby.volumes.run_in(tasks)
+                standby.capacity.run_in(tasks, leadership.check)
                 await self._tick_until_stopped(leadership, standby, stop, pulse)
                 standby.extenders.stop()
                 standby.volumes.stop()
                 standby.capacity.stop()
-                stirring.cancel()
+                waking.cancel()
         except BaseExceptionGroup as group:
             if group.subgroup(DeposedError) is None:
                 raise
@@ -184,9 +184,9 @@ class PoolScheduler:
                 continue
             failures = 0
             pulse.progress(next_in_s=pause_s)
-            await self._wait(standby.cycle, standby.follower, tick)
+            await self._wait(standby.cycle, standby.sync, tick)
 
-    async def _wait(self, cycle: Cycle, follower: Follower, tick: Tick) -> None:
+    async def _wait(self, cycle: Cycle, sync: ClusterSync, tick: Tick) -> None:
         """Wait until a table has changed, a due time has come, or the longest pause is over.
 
         Never wait less than the shortest pause, so that a burst of changes leads to one plan.
@@ -195,24 +195,24 @@ class PoolScheduler:
         if tick.decided or tick.open:
             await self._clock.sleep(least_s)
             if tick.applied:
-                follower.caught_up()
+                sync.clear_changes()
             else:
-                await follower.changed(within_s=least_s)
+                await sync.changed(within_s=least_s)
             return
         pause_s = self._settings.tick_max_ms / 1000
         if cycle.due is not None:
             pause_s = min(pause_s, max(0.0, cycle.due - self._clock.now()))
-        await follower.changed(within_s=max(least_s, pause_s))
+        await sync.changed(within_s=max(least_s, pause_s))
         left_s = begun_s + least_s - self._clock.monotonic()
         if left_s > 0:
             await self._clock.sleep(left_s)
-            follower.caught_up()
+            sync.clear_changes()
 
     def _backoff_s(self, failures: int) -> float:
         return self._random.uniform(0.5, 1.0) * min(BACKOFF_MAX_S, 0.1 * 2.0 ** min(failures, 10))
 
 
-async def _stir_at(stop: StopSignal, follower: Follower) -> None:
+async def _wake_at(stop: StopSignal, sync: ClusterSync) -> None:
     """End the leader's wait when it has to stop."""
     await stop.wait()
-    follower.stir()
+    sync.wake()

@@ -60,7 +60,7 @@ def commit(
     tick = ledger.tick + 1
     made: list[Decision] = []
     size = len(msgspec.json.encode(kept)) + sum(map(len, nodes))
-    for bundle in _bundles(len(placed), together):
+    for bundle in _atomic_groups(len(placed), together):
         tried = dict(nodes)
         some = [
             Decision(
@@ -128,7 +128,7 @@ def is_held(decision: Decision) -> bool:
     return decision.kind is DecisionKind.NOMINATE
 
 
-def pointless(ledger: Ledger) -> frozenset[str]:
+def obsolete_evictions(ledger: Ledger) -> frozenset[str]:
     """Return the ids of evictions for allocations that have no reserved places any more: they need not be applied."""
     held = [decision for decision in ledger.decisions if is_held(decision)]
     awaited = {decision.allocation for decision in held}.union(*(decision.victims for decision in held))
@@ -156,7 +156,7 @@ def is_impossible(decision: Decision, fact: AllocationFact) -> bool:
     )
 
 
-def _bundles(count: int, together: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+def _atomic_groups(count: int, together: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
     """Return the numbers below `count` in bundles that are committed together, ordered by the first number of each."""
     bundle_of = {number: tuple(sorted(numbers)) for numbers in together for number in numbers}
     every = [bundle_of.get(number, (number,)) for number in range(count)]

@@ -14,7 +14,7 @@ from slipway.scheduler.plan.deferred import bundles
 from slipway.scheduler.plan.state.plan_types import Admit, Plan
 
 
-def of(plan: Plan) -> list[ledger.PlacedDecision]:
+def decisions_of(plan: Plan) -> list[ledger.PlacedDecision]:
     """Return the decisions of a plan. Evictions come first, so that their room is free when the rest is applied."""
     evictions = [
         ledger.PlacedDecision(
@@ -43,12 +43,12 @@ def of(plan: Plan) -> list[ledger.PlacedDecision]:
     return [*evictions, *admits, *grows]
 
 
-def together(plan: Plan, placed: Sequence[ledger.PlacedDecision]) -> list[list[int]]:
+def atomic_groups(plan: Plan, placed: Sequence[ledger.PlacedDecision]) -> list[list[int]]:
     """Return the indexes into `placed` of the decisions that are committed together or not at all."""
     return [[at for at, item in enumerate(placed) if item.uid in bundle] for bundle in bundles(plan)]
 
 
-def standing(before: Ledger, plan: Plan) -> Ledger:
+def without_replaced(before: Ledger, plan: Plan) -> Ledger:
     """Return the ledger without the nominations that the plan drops or replaces."""
     decided = {admit.uid for admit in plan.admits}
     over = [

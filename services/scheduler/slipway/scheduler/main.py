@@ -53,7 +53,7 @@ def make_scheduler(context: ServiceContext[Settings], kube: KubeApi, streams: St
     """Return a scheduler on these clients."""
     extenders = ExtenderClient()
     context.resources.push_async_callback(extenders.aclose)
-    parts = SchedulerDeps(
+    deps = SchedulerDeps(
         kube=kube,
         streams=streams,
         clock=context.clock,
@@ -63,7 +63,7 @@ def make_scheduler(context: ServiceContext[Settings], kube: KubeApi, streams: St
         identity=context.settings.identity or f"{socket.gethostname()}-{os.getpid()}",
         extenders=extenders,
     )
-    return Scheduler(parts)
+    return Scheduler(deps)
 
 
 def compose(context: ServiceContext[Settings], kube: KubeApi, streams: Streams) -> None:

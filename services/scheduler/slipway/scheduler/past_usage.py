@@ -50,7 +50,7 @@ class PastUsage:
         self._seen = -1
         """the generation of the allocations at the last check"""
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Update `cluster.decayed`: by a read when one is due, else by the GPUs that are held now."""
         pool = self._cluster.pools.get(self._pool)
         rule = pool.fair_share if pool is not None else None
@@ -84,7 +84,7 @@ class PastUsage:
             return
         found = [each for day in days for each in self._closed.get(day, ())]
         new = list(stretches(fresh, stored, listed, self._pool, now))
-        used = await self._left([*found, *new], now, half_life_ms)
+        used = await self._decayed([*found, *new], now, half_life_ms)
         held = gpus_held(self._cluster.allocations.values(), self._pool)
         self._seen = self._cluster.allocations.generation
         self._cluster.set_decayed(
@@ -97,7 +97,7 @@ class PastUsage:
                 self._closed[each.day].append(each)
         self._next_read = now + READ_S
 
-    async def _left(self, found: Sequence[UsageStretch], now: float, half_life_ms: int) -> ByUser:
+    async def _decayed(self, found: Sequence[UsageStretch], now: float, half_life_ms: int) -> ByUser:
         used: dict[str, dict[str, int]] = {}
         for begin in range(0, len(found), AT_ONCE):
             add_left(used, found[begin : begin + AT_ONCE], now, half_life_ms)

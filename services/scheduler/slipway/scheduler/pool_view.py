@@ -9,7 +9,7 @@ from slipway.model.facts import PoolFact
 from slipway.model.ledger import Ledger
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.plan.state import budgets
-from slipway.scheduler.plan.state.pool_state import Columns
+from slipway.scheduler.plan.state.pool_state import PoolState
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot, nodes_of_pool
 
 
@@ -19,7 +19,7 @@ class PlannerView:
     def __init__(self, pool: str, cluster: Cluster) -> None:
         self._pool = pool
         self._cluster = cluster
-        self._columns = Columns(PoolFact(name=pool))
+        self._columns = PoolState(PoolFact(name=pool))
         self._windows: list[float] = []
 
     def snapshot(self, ledger: Ledger, now: float) -> PoolSnapshot:

@@ -1,9 +1,9 @@
 """Writes the decision log: the input and the decisions of each tick, without slowing the tick.
 
-Owns the rate, the chains of records and the count of lost ticks. `take` collects the changes since the last recorded
-tick. `keep` queues them once the decisions are in the ledger. Encoding and writing happen in `run`, a few facts at a
-time. A tick never waits for the log and never fails because of it: a tick that does not fit or cannot be written is
-dropped and counted, and the next record is a new base. No decision is made from the log.
+Owns the rate, the chains of records and the count of lost ticks. `record_of` collects the changes since the last
+recorded tick. `offer` queues them once the decisions are in the ledger. Encoding and writing happen in `run`, a few
+facts at a time. A tick never waits for the log and never fails because of it: a tick that does not fit or cannot be
+written is dropped and counted, and the next record is a new base. No decision is made from the log.
 """
 
 import asyncio
@@ -24,10 +24,10 @@ from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
 from slipway.scheduler.cluster import ChangedKeys, Cluster, FactTable
 from slipway.scheduler.decisions import record
-from slipway.scheduler.decisions.decided import decided_of
 from slipway.scheduler.decisions.facts import EncodedFacts
-from slipway.scheduler.decisions.record import Decided, DecisionRecord, Shadowed
-from slipway.scheduler.plan.placement.plan_trace import Trail
+from slipway.scheduler.decisions.plan_comparison import decisions_of
+from slipway.scheduler.decisions.record import DecisionRecord, RecordedDecisions, ShadowComparison
+from slipway.scheduler.plan.placement.plan_trace import PlanTrace
 from slipway.scheduler.plan.placement.policy import PlacementPolicy
 from slipway.scheduler.plan.state.budgets import QueueUsage
 from slipway.scheduler.plan.state.extender_results import Answers, ExtenderAnswer
@@ -56,7 +56,7 @@ _log = log.get_logger(__name__)
 Kept = Fact | ExtenderAnswer | QueueUsage | DecayedUsage | VolumeFact | None
 
 
-class Inputs(msgspec.Struct, frozen=True, kw_only=True):
+class PlanInputs(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of a plan, besides the snapshot."""
 
     ledger: Ledger
@@ -66,17 +66,17 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     answers: Answers | None = None
 
 
-class Taken(msgspec.Struct, kw_only=True):
+class RecordedTick(msgspec.Struct, kw_only=True):
     """A tick that may be recorded."""
 
     facts: dict[FactKey, Kept]
     """the changes since the last recorded tick"""
-    inputs: Inputs
-    decided: Decided
+    inputs: PlanInputs
+    decided: RecordedDecisions
     version: str
     epoch: int = 0
     tick: int = 0
-    shadow: Shadowed | None = None
+    shadow: ShadowComparison | None = None
 
 
 class Recorder:
@@ -101,36 +101,38 @@ class Recorder:
         self._accounts = cluster.accounts
         self._decayed = DecayedUsage()
 
-    def trail(self) -> Trail | None:
+    def new_trace(self) -> PlanTrace | None:
         """Return the trace that a recorded plan fills in; None when nothing is recorded."""
-        return Trail() if self.writers else None
+        return PlanTrace() if self.writers else None
 
     def observe(self) -> None:
         """Note the changes in a snapshot that was just made. It must be called before the next await."""
         for kind, table, changes in self._readers:
             for key in changes.take():
-                self._open[kind, key] = self._own(table.get(key))
+                self._open[kind, key] = self._relevant(table.get(key))
         if self._cluster.accounts is not self._accounts:
             self._accounts = self._open[record.ACCOUNTS, ""] = self._cluster.accounts
         if self._cluster.decayed is not self._decayed and self._cluster.decayed != self._decayed:
             self._decayed = self._open[record.PAST, ""] = self._cluster.decayed
 
-    def take(self, plan: Plan, trail: Trail | None, inputs: Inputs) -> Taken | None:
-        """Return the tick for `keep`; None when there is nothing to record."""
-        if trail is None or plan.is_empty:
+    def record_of(self, plan: Plan, trace: PlanTrace | None, inputs: PlanInputs) -> RecordedTick | None:
+        """Return the tick for `offer`; None when there is nothing to record."""
+        if trace is None or plan.is_empty:
             return None
-        self._hear(inputs.answers or {})
-        decided = decided_of(plan, trail)
-        return Taken(facts=dict(self._open), inputs=inputs, decided=decided, version=self._version)
+        self._note_answers(inputs.answers or {})
+        decided = decisions_of(plan, trace)
+        return RecordedTick(facts=dict(self._open), inputs=inputs, decided=decided, version=self._version)
 
-    def keep(self, taken: Taken | None, *, epoch: int, tick: int, shadow: Shadowed | None = None) -> None:
+    def offer(
+        self, recorded: RecordedTick | None, *, epoch: int, tick: int, shadow: ShadowComparison | None = None
+    ) -> None:
         """Queue a tick for writing, after its decisions were committed to the ledger."""
-        if taken is None:
+        if recorded is None:
             return
-        taken.epoch, taken.tick, taken.shadow = epoch, tick, shadow
+        recorded.epoch, recorded.tick, recorded.shadow = epoch, tick, shadow
         self._open.clear()
         for writer in self.writers:
-            writer.offer(taken)
+            writer.offer(recorded)
 
     async def flush(self) -> None:
         """Write the queued ticks."""
@@ -145,14 +147,14 @@ class Recorder:
         except TimeoutError:
             _log.warning("last ticks not recorded", pool=self._pool)
 
-    def _hear(self, answers: Answers) -> None:
+    def _note_answers(self, answers: Answers) -> None:
         """Note changed answers of extenders, which are recorded like facts."""
         before, self._answers = self._answers, answers
         for key in before.keys() | answers.keys():
             if before.get(key) != answers.get(key):
                 self._open[record.ANSWERS, record.answer_name(key)] = answers.get(key)
 
-    def _own(self, fact: Fact | None) -> Fact | None:
+    def _relevant(self, fact: Fact | None) -> Fact | None:
         """Return the fact if planning reads it; None for allocations of other pools, and ended ones."""
         if isinstance(fact, AllocationFact) and (fact.pool != self._pool or is_settled(fact)):
             return None
@@ -166,7 +168,7 @@ class DecisionLogWriter:
         self._pool = pool
         self._sink = sink
         self._clock = clock
-        self._waiting: deque[tuple[Taken, dict[FactKey, Kept]]] = deque()
+        self._waiting: deque[tuple[RecordedTick, dict[FactKey, Kept]]] = deque()
         self._something = asyncio.Event()
         self._turn = asyncio.Lock()
         self._lost: dict[FactKey, Kept] = {}
@@ -181,13 +183,13 @@ class DecisionLogWriter:
         self._tick = 0
         self._away_until = 0.0
 
-    def offer(self, taken: Taken) -> None:
+    def offer(self, recorded: RecordedTick) -> None:
         """Queue a tick, or drop it when too many wait."""
         if len(self._waiting) >= WAITING_MAX:
-            self._lost |= taken.facts
+            self._lost |= recorded.facts
             self._drop("dropped")
             return
-        self._waiting.append((taken, self._lost | taken.facts if self._lost else taken.facts))
+        self._waiting.append((recorded, self._lost | recorded.facts if self._lost else recorded.facts))
         self._lost = {}
         self._something.set()
 
@@ -205,7 +207,7 @@ class DecisionLogWriter:
             while self._waiting:
                 await self._write(*self._waiting.popleft())
 
-    async def _write(self, taken: Taken, facts: dict[FactKey, Kept]) -> None:
+    async def _write(self, recorded: RecordedTick, facts: dict[FactKey, Kept]) -> None:
         changes: record.Facts = {}
         try:
             changes = await self._encode(facts)
@@ -218,20 +220,20 @@ class DecisionLogWriter:
         if self._clock.monotonic() < self._away_until:
             self._drop("dropped")
             return
-        if taken.tick != self._tick + 1 or self._number >= CHAIN_MAX or self._grown > BASE_WORTH * self._facts.size:
+        if recorded.tick != self._tick + 1 or self._number >= CHAIN_MAX or self._grown > BASE_WORTH * self._facts.size:
             self._chain = ""
-        self._tick = taken.tick
+        self._tick = recorded.tick
         try:
             async with asyncio.timeout(WRITE_DEADLINE_S):
-                is_written = bool(self._chain) and await self._append(taken, changes)
+                is_written = bool(self._chain) and await self._append(recorded, changes)
                 if not is_written:
-                    await self._begin(taken)
+                    await self._begin(recorded)
         except (TransientError, TimeoutError) as exc:
-            _log.warning("tick not recorded", pool=self._pool, tick=taken.tick, error=str(exc))
+            _log.warning("tick not recorded", pool=self._pool, tick=recorded.tick, error=str(exc))
             self._away_until = self._clock.monotonic() + AWAY_S
             self._drop("dropped")
         except (InvalidError, PermanentError) as exc:
-            _log.warning("tick not recorded", pool=self._pool, tick=taken.tick, error=str(exc))
+            _log.warning("tick not recorded", pool=self._pool, tick=recorded.tick, error=str(exc))
             self._away_until = self._clock.monotonic() + AWAY_S
             self._drop("too_large" if isinstance(exc, InvalidError) else "dropped")
 
@@ -246,18 +248,18 @@ class DecisionLogWriter:
                 await self._clock.sleep(0)
         return changes
 
-    async def _begin(self, taken: Taken) -> None:
+    async def _begin(self, recorded: RecordedTick) -> None:
         """Begin a new chain with this tick as its base."""
-        self._chain, self._number, self._grown = f"{taken.epoch}-{taken.tick}", 0, 0
+        self._chain, self._number, self._grown = f"{recorded.epoch}-{recorded.tick}", 0, 0
         whole: record.Facts = {
             kind: {key: msgspec.Raw(data) for key, data in facts.items()} for kind, facts in self._facts.kinds.items()
         }
         self._base = None
-        await self._append(taken, whole)
+        await self._append(recorded, whole)
 
-    async def _append(self, taken: Taken, facts: record.Facts) -> bool:
+    async def _append(self, recorded: RecordedTick, facts: record.Facts) -> bool:
         """Append one record; return False when the log has lost the base."""
-        made = self._record(taken, facts)
+        made = self._record(recorded, facts)
         text = record.text_of(made)
         data = await record_data(text, self._clock)
         entry = DecisionEntry(chain=made.chain, number=made.number, tick=made.tick, data=data)
@@ -273,13 +275,13 @@ class DecisionLogWriter:
         telemetry.DECISION_LOG_BYTES.labels(pool=self._pool).inc(len(data))
         return True
 
-    def _record(self, taken: Taken, facts: record.Facts) -> DecisionRecord:
-        inputs = taken.inputs
+    def _record(self, recorded: RecordedTick, facts: record.Facts) -> DecisionRecord:
+        inputs = recorded.inputs
         return DecisionRecord(
             format=record.FORMAT,
             pool=self._pool,
-            epoch=taken.epoch,
-            tick=taken.tick,
+            epoch=recorded.epoch,
+            tick=recorded.tick,
             chain=self._chain,
             number=self._number,
             at=inputs.at,
@@ -289,9 +291,9 @@ class DecisionLogWriter:
             input_hash=record.input_hash(self._facts.digest, inputs.ledger, inputs.at, inputs.seed),
             policy_hash=record.policy_hash(inputs.policy),
             consulted=inputs.answers is not None,
-            decided=taken.decided,
-            planner=taken.version,
-            shadow=taken.shadow,
+            decided=recorded.decided,
+            planner=recorded.version,
+            shadow=recorded.shadow,
             grows=True,
         )
 

@@ -23,8 +23,8 @@ _log = log.get_logger(__name__)
 class Scheduler:
     """Creates and stops the candidates."""
 
-    def __init__(self, parts: SchedulerDeps) -> None:
-        self._parts = parts
+    def __init__(self, deps: SchedulerDeps) -> None:
+        self._deps = deps
         self._stops: dict[str, ServiceStop] = {}
         self._candidates: dict[str, PoolScheduler] = {}
         self._there: frozenset[str] = frozenset()
@@ -40,10 +40,10 @@ class Scheduler:
             TransientError: the API server cannot be reached.
         """
         if not self._is_listed():
-            began_at = self._parts.clock.monotonic()
-            listed = await self._parts.kube.list(RESOURCE_POOLS)
+            began_at = self._deps.clock.monotonic()
+            listed = await self._deps.kube.list(RESOURCE_POOLS)
             self._there, self._listed_at = frozenset(pool.metadata.name for pool in listed.items), began_at
-        wanted = {name.strip() for name in self._parts.settings.pools.split(",") if name.strip()}
+        wanted = {name.strip() for name in self._deps.settings.pools.split(",") if name.strip()}
         names = self._there & wanted if wanted else self._there
         for name in sorted(self._stops.keys() - names):
             _log.info("pool deleted", pool=name)
@@ -57,7 +57,7 @@ class Scheduler:
 
     def _is_listed(self) -> bool:
         """Whether the last LIST is still valid."""
-        if self._parts.clock.monotonic() >= self._listed_at + LIST_S:
+        if self._deps.clock.monotonic() >= self._listed_at + LIST_S:
             return False
         return any(candidate.pools == self._there for candidate in self._candidates.values())
 
@@ -74,8 +74,8 @@ class Scheduler:
             stop.set()
 
     def _candidate(self, pool: str) -> PoolScheduler:
-        parts = self._parts
-        settings = parts.settings
+        deps = self._deps
+        settings = deps.settings
         timing = LeaseTiming(
             duration_s=settings.lease_duration_s,
             renew_deadline_s=settings.lease_renew_deadline_s,
@@ -83,13 +83,13 @@ class Scheduler:
             steady_s=min(settings.lease_steady_s, settings.lease_duration_s),
         )
         elector = LeaseElector(
-            parts.kube,
+            deps.kube,
             f"{LEASE_PREFIX}{pool}",
-            parts.identity,
+            deps.identity,
             namespace=settings.namespace,
-            clock=parts.clock,
-            random=parts.random,
+            clock=deps.clock,
+            random=deps.random,
             timing=timing,
-            health=parts.health,
+            health=deps.health,
         )
-        return PoolScheduler(pool, elector, parts)
+        return PoolScheduler(pool, elector, deps)

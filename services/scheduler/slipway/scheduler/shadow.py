@@ -11,12 +11,12 @@ import msgspec
 
 from slipway.runtime import telemetry
 from slipway.runtime.clock import Clock
-from slipway.scheduler.decisions.decided import divergences
-from slipway.scheduler.decisions.record import Shadowed, policy_hash
+from slipway.scheduler.decisions.plan_comparison import divergences
+from slipway.scheduler.decisions.record import ShadowComparison, policy_hash
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
 from slipway.scheduler.plan.state.extender_results import Answers
-from slipway.scheduler.plan.state.plan_cache import Memo
+from slipway.scheduler.plan.state.plan_cache import PlanCache
 from slipway.scheduler.plan.state.plan_types import Plan
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 
@@ -26,17 +26,19 @@ KEPT_MAX: Final = 32
 """The number of different decisions of one tick that are in the log."""
 
 
-class Shadow:
+class ShadowPlanner:
     """The shadow policy of one pool, during one leadership."""
 
     def __init__(self, pool: str, clock: Clock) -> None:
         self._pool = pool
         self._clock = clock
         self._not_before_s = 0.0
-        self._memo = Memo()
-        self._memo_of: Memo | None = None
+        self._cache = PlanCache()
+        self._cache_of: PlanCache | None = None
 
-    def look(self, snapshot: PoolSnapshot, live: Plan, seed: int, answers: Answers | None = None) -> Shadowed | None:
+    def compare(
+        self, snapshot: PoolSnapshot, live: Plan, seed: int, answers: Answers | None = None
+    ) -> ShadowComparison | None:
         """Return the shadow plan's differences from `live`, on the same snapshot;
         None without a shadow policy, or when skipped."""
         if snapshot.pool.shadow is None:
@@ -53,15 +55,15 @@ class Shadow:
         telemetry.SHADOW_DECISIONS.labels(pool=self._pool, outcome="different").inc(shadowed.different)
         return shadowed
 
-    def _plan(self, snapshot: PoolSnapshot, live: Plan, seed: int, answers: Answers | None) -> Shadowed:
+    def _plan(self, snapshot: PoolSnapshot, live: Plan, seed: int, answers: Answers | None) -> ShadowComparison:
         pool = snapshot.pool.shadow or snapshot.pool
         policy = policy_of(pool)
-        if snapshot.memo is not self._memo_of:
+        if snapshot.cache is not self._cache_of:
             # The cache of the live policy must be neither used nor changed, so the shadow has its own.
-            self._memo_of, self._memo = snapshot.memo, Memo()
-        seen = msgspec.structs.replace(snapshot, pool=pool, memo=self._memo)
+            self._cache_of, self._cache = snapshot.cache, PlanCache()
+        seen = msgspec.structs.replace(snapshot, pool=pool, cache=self._cache)
         same, different = divergences(live, plan(seen, policy, snapshot.now, seed, answers=answers, grows=True))
-        return Shadowed(
+        return ShadowComparison(
             policy_hash=policy_hash(policy),
             same=same,
             different=len(different),

@@ -22,11 +22,11 @@ from slipway.runtime.health import ProcessHealth
 from slipway.runtime.service import version
 from slipway.runtime.tasks import TaskGroup
 from slipway.scheduler.apply import Applier
-from slipway.scheduler.budget_usage import LOOK_S, Spending
+from slipway.scheduler.budget_usage import LOOK_S, BudgetUsage
 from slipway.scheduler.capacity import CapacityRequests
 from slipway.scheduler.capacity_objects import PlaceholderOptions
 from slipway.scheduler.cluster import Cluster
-from slipway.scheduler.cluster_sync import Follower
+from slipway.scheduler.cluster_sync import ClusterSync
 from slipway.scheduler.cycle import Cycle
 from slipway.scheduler.extenders import ExtenderCalls, Extenders, NoExtenders
 from slipway.scheduler.idleness import Idleness
@@ -69,39 +69,39 @@ class SchedulerDeps:
 class Standby:
     """One candidacy for one pool. `is_overdue` returns whether a renewal by the lease's holder is overdue."""
 
-    def __init__(self, pool: str, parts: SchedulerDeps, *, is_overdue: Callable[[], bool]) -> None:
+    def __init__(self, pool: str, deps: SchedulerDeps, *, is_overdue: Callable[[], bool]) -> None:
         self.is_leading = False
         self.is_warm = False
         """Whether the cluster was read and the columns were made, so that it can take over at once."""
         self.ended = asyncio.Event()
         """Set when its term is over, after which its tables are not used any more."""
         self._pool = pool
-        self._parts = parts
+        self._deps = deps
         self._is_overdue = is_overdue
-        self._cluster = Cluster(parts.clock.now)
-        self.follower = Follower(
-            parts.kube,
+        self._cluster = Cluster(deps.clock.now)
+        self.sync = ClusterSync(
+            deps.kube,
             self._cluster,
-            parts.streams.feed,
-            clock=parts.clock,
-            random=parts.random,
+            deps.streams.feed,
+            clock=deps.clock,
+            random=deps.random,
             list_pause_s=self._list_pause_s,
         )
-        self.extenders = Extenders(parts.extenders, parts.clock, self.follower.stir, self._cluster.pods.values)
-        self.volumes = ClaimReads(parts.kube, self._cluster, pool, parts.clock, self.follower.stir)
+        self.extenders = Extenders(deps.extenders, deps.clock, self.sync.wake, self._cluster.pods.values)
+        self.volumes = ClaimReads(deps.kube, self._cluster, pool, deps.clock, self.sync.wake)
         self.capacity = self._capacity(pool)
         self.recorder = self._recorder(pool)
-        self.spending = Spending(parts.kube, self._cluster, pool, namespace=parts.settings.namespace, clock=parts.clock)
-        self.past_usage = PastUsage(
-            parts.kube, self._cluster, pool, namespace=parts.settings.namespace, clock=parts.clock
+        self.budget_usage = BudgetUsage(
+            deps.kube, self._cluster, pool, namespace=deps.settings.namespace, clock=deps.clock
         )
+        self.past_usage = PastUsage(deps.kube, self._cluster, pool, namespace=deps.settings.namespace, clock=deps.clock)
         self.cycle = self._cycle(pool)
 
     async def follow(self) -> None:
         """Keep the tables current and write the decision log, for ever."""
-        watched = self._parts.health.supervise
+        watched = self._deps.health.supervise
         async with TaskGroup() as tasks:
-            tasks.create_task(watched(FOLLOW.of(self._pool), self.follower.follow))
+            tasks.create_task(watched(FOLLOW.of(self._pool), self.sync.follow))
             tasks.create_task(watched(SPENDING.of(self._pool), self._follow_usage))
             for writer in self.recorder.writers:
                 tasks.create_task(watched(RECORDER.of(self._pool), writer.run))
@@ -109,38 +109,38 @@ class Standby:
     async def _follow_usage(self) -> None:
         """Keep the usage current, for ever: for the budgets, and for the fair shares while this candidate leads."""
         while True:
-            await self._parts.clock.sleep(LOOK_S)
-            await self.spending.look()
+            await self._deps.clock.sleep(LOOK_S)
+            await self.budget_usage.refresh()
             if self.is_leading:
-                await self.past_usage.look()
+                await self.past_usage.refresh()
             liveness.beat()
 
     async def keep_warm(self) -> None:
         """Keep the planner's columns current, until this candidate leads."""
-        with self._parts.health.watch(WARM.of(self._pool)):
+        with self._deps.health.watch(WARM.of(self._pool)):
             await self._keep_warm()
 
     async def _keep_warm(self) -> None:
         while True:
-            with liveness.rest(self.follower.has_changed):
-                await self.follower.changed()
+            with liveness.rest(self.sync.has_changed):
+                await self.sync.changed()
             if not self.is_warm:
                 # The first columns of a large cluster take a second. The read of the feed is started before that, so
                 # that its connection does not time out.
-                await self._parts.clock.sleep(HEAD_START_S)
+                await self._deps.clock.sleep(HEAD_START_S)
             if self.is_leading:
                 # The leader has to handle this change.
-                self.follower.stir()
+                self.sync.wake()
                 return
             self.cycle.warm()
-            self._settle()
+            self._mark_warm()
             liveness.beat()
-            await self._parts.clock.sleep(WARM_S)
+            await self._deps.clock.sleep(WARM_S)
 
     @property
     def pools(self) -> frozenset[str] | None:
         """The names of all pools by the feed; None while the feed cannot be used."""
-        if not self.follower.is_fresh:
+        if not self.sync.is_fresh:
             return None
         return frozenset(pool.name for pool in self._cluster.pools.values())
 
@@ -151,12 +151,12 @@ class Standby:
             TransientError: the API server cannot be reached.
         """
         self.is_leading = True
-        await self.cycle.promote(self.follower.reach)
-        self._settle()
-        await self.spending.look()
-        await self.past_usage.look()
+        await self.cycle.promote(self.sync.wait_for_version)
+        self._mark_warm()
+        await self.budget_usage.refresh()
+        await self.past_usage.refresh()
 
-    def _settle(self) -> None:
+    def _mark_warm(self) -> None:
         """Mark the candidate as warm. One run of the garbage collector over a large cluster would delay all timed
         work."""
         if not self.is_warm and len(self._cluster.allocations) + len(self._cluster.pods) >= MANY:
@@ -164,26 +164,26 @@ class Standby:
         self.is_warm = True
 
     def _list_pause_s(self) -> float:
-        settings = self._parts.settings
+        settings = self._deps.settings
         is_near = self.is_leading or self._is_overdue()
         return settings.list_interval_ms / 1000 * (1 if is_near else SELDOM)
 
     def _cycle(self, pool: str) -> Cycle:
-        parts, cluster = self._parts, self._cluster
+        deps, cluster = self._deps, self._cluster
         return Cycle(
             pool=pool,
             cluster=cluster,
-            store=LedgerStore(parts.kube, pool),
+            store=LedgerStore(deps.kube, pool),
             applier=Applier(
-                parts.kube,
-                parts.clock,
+                deps.kube,
+                deps.clock,
                 lambda queue: run_limit_of(cluster.queues.get, queue),
                 partial(self._flavor, pool),
             ),
-            hints=parts.streams.hints,
-            idleness=Idleness(parts.streams.activity, parts.clock),
-            clock=parts.clock,
-            width=parts.settings.apply_concurrency,
+            hints=deps.streams.hints,
+            idleness=Idleness(deps.streams.activity, deps.clock),
+            clock=deps.clock,
+            width=deps.settings.apply_concurrency,
             extenders=self.extenders,
             recorder=self.recorder,
             volumes=self.volumes,
@@ -191,17 +191,17 @@ class Standby:
         )
 
     def _capacity(self, pool: str) -> CapacityRequests:
-        parts, settings = self._parts, self._parts.settings
+        deps, settings = self._deps, self._deps.settings
         return CapacityRequests(
-            parts.kube,
+            deps.kube,
             pool,
-            parts.clock,
+            deps.clock,
             namespace=settings.namespace,
             is_enabled=settings.autoscaling,
             placeholders=PlaceholderOptions(
                 image=settings.placeholder_image, priority_class=settings.placeholder_priority_class
             ),
-            on_news=self.follower.stir,
+            on_change=self.sync.wake,
         )
 
     def _flavor(self, pool: str, allocation: str, placements: Mapping[int, str]) -> str:
@@ -211,11 +211,11 @@ class Standby:
         return flavor_of_gpus(fact, placements, self._cluster.nodes.get, known.flavors)
 
     def _recorder(self, pool: str) -> Recorder:
-        parts, settings = self._parts, self._parts.settings
+        deps, settings = self._deps, self._deps.settings
         sinks: list[RecordSink] = []
         if settings.redis_url and settings.decision_log_bytes:
-            sinks.append(StreamSink(parts.streams.decisions, size_max=settings.decision_log_bytes))
+            sinks.append(StreamSink(deps.streams.decisions, size_max=settings.decision_log_bytes))
         if settings.decision_log:
             sinks.append(FileSink(Path(settings.decision_log), size_max=FILE_BYTES_MAX))
-        writers = [DecisionLogWriter(pool, sink, parts.clock) for sink in sinks]
+        writers = [DecisionLogWriter(pool, sink, deps.clock) for sink in sinks]
         return Recorder(pool, self._cluster, writers, version=version())

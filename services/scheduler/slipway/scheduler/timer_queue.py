@@ -10,7 +10,7 @@ STALE_MAX = 1000
 """The number of replaced times that are kept, in addition to as many as there are keys."""
 
 
-class Alarms:
+class TimerQueue:
     """The time of each key, and a heap of these times."""
 
     def __init__(self) -> None:

@@ -57,16 +57,16 @@ class _Claim(msgspec.Struct):
 
 class ClaimReads:
     """Keeps `cluster.volumes` current for one leadership of `pool`.
-    Reads are made in the background, after `go_on_in`."""
+    Reads are made in the background, after `run_in`."""
 
     def __init__(
-        self, kube: Gets, cluster: Cluster, pool: str, clock: Clock, on_news: Callable[[], None] = lambda: None
+        self, kube: Gets, cluster: Cluster, pool: str, clock: Clock, on_change: Callable[[], None] = lambda: None
     ) -> None:
         self._kube = kube
         self._cluster = cluster
         self._pool = pool
         self._clock = clock
-        self._on_news = on_news
+        self._on_change = on_change
         self._changes = cluster.allocations.changes()
         self._is_direct = True
         self._claims: dict[ClaimKey, _Claim] = {}
@@ -86,7 +86,7 @@ class ClaimReads:
         self._is_slow = False
         self._version = 0
 
-    def go_on_in(self, tasks: TaskGroup) -> None:
+    def run_in(self, tasks: TaskGroup) -> None:
         """Make reads in the background from now on, in `tasks`."""
         self._tasks = tasks
 
@@ -96,9 +96,9 @@ class ClaimReads:
         for task in self._under_way.values():
             task.cancel()
 
-    async def look(self, *, is_planning: bool) -> None:
+    async def read_due(self, *, is_planning: bool) -> None:
         """Read the claims that are due; `is_planning`: also those that were read long ago."""
-        self._follow()
+        self._note_changes()
         if not self._claims:
             return
         now_s = self._clock.monotonic()
@@ -119,7 +119,7 @@ class ClaimReads:
 
     # --- which claims -----------------------------------------------------------------------------------------------
 
-    def _follow(self) -> None:
+    def _note_changes(self) -> None:
         """Note the claims that changed allocations name."""
         allocations, keys = self._cluster.allocations, self._changes.take()
         pool = self._cluster.pools.get(self._pool)
@@ -196,7 +196,7 @@ class ClaimReads:
             self._under_way.pop(key, None)
         self._is_slow = self._clock.monotonic() - begun_s > PATIENCE_S / 2
         if self._version != version:
-            self._on_news()
+            self._on_change()
 
     async def _read(self, key: ClaimKey) -> None:
         try:

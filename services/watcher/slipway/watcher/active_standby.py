@@ -11,7 +11,7 @@ STAND_IN_S = 5.0
 """For how many seconds a standby acts at once after it has made a write that the primary should have made."""
 
 
-class Duty:
+class ReplicaRole:
     """The role of one replica: primary or standby. `alone` is True in a single pass without other replicas (`--once`).
 
     For its first `grace_s` a replica acts at once: it may replace the only replica, whose lease has not expired yet.

@@ -16,7 +16,7 @@ from slipway.model.lifecycle import Event, Phase, RankState
 from slipway.model.reasons import Reason
 from slipway.model.times import format_time
 from slipway.watcher import ends, exits, obstacles, restarting
-from slipway.watcher.delegated_binding import unplaced
+from slipway.watcher.delegated_binding import unbound_pod
 from slipway.watcher.exits import RankExit
 from slipway.watcher.gang import ObservedGang, Rank
 from slipway.watcher.view import ReductionView
@@ -116,21 +116,21 @@ def ending(view: ReductionView, allocation: Allocation) -> EndCause | None:
         reason = Reason.USER_STOPPED if is_preempting else Reason.COMPLETED
         return EndCause(reason=reason, said=_why_succeeded(found), target=found.success.target)
     if stop is not None and not (preempt is not None and preempt.by_system) and not _is_early(view, allocation):
-        return EndCause(reason=stop, end=_what_stopped_it(allocation, stop))
+        return EndCause(reason=stop, end=_obstacle_of_start(allocation, stop))
     is_excused = is_preempting and preempt is not None and ends.is_acknowledged(allocation, preempt)
     first = found.cause
     if found.is_broken and first is not None and first.failure is not None and not is_excused:
         is_over = is_preempting and preempt is not None and preempt.is_time_up
         reason = preempt.reason if preempt is not None and is_over else first.failure.reason
-        said = found.said(first) if reason is first.failure.reason else ""
+        said = found.rule_text(first) if reason is first.failure.reason else ""
         return EndCause(reason=reason, rank=first, end=first.failure, said=said)
     stuck_until = ends.stuck_until(allocation, view.policy)
     if stuck_until is not None and view.now >= stuck_until:
         return EndCause(reason=Reason.LAUNCH_STUCK)
-    return _misplaced(view) or _blocked(view) or _refused(view) or _given_up(view, allocation)
+    return _misplaced(view) or _blocked(view) or _refused(view) or _blocked_too_long(view, allocation)
 
 
-def next_look(view: ReductionView, allocation: Allocation) -> float | None:
+def next_check_at(view: ReductionView, allocation: Allocation) -> float | None:
     """Return when the passing of time alone changes the decision (epoch seconds); None when it does not."""
     times = [
         ends.stuck_until(allocation, view.policy),
@@ -139,10 +139,10 @@ def next_look(view: ReductionView, allocation: Allocation) -> float | None:
         restarting.next_at(view, allocation),
     ]
     for rank in view.gang.ranks:
-        held = exits.blocked(rank.pod) if rank.pod is not None and rank.exit is None else None
+        held = exits.blocked_start(rank.pod) if rank.pod is not None and rank.exit is None else None
         if held is not None:
             times.append(view.blocked_until(held))
-        waits = unplaced(rank.pod, view.policy) if rank.pod is not None and rank.exit is None else None
+        waits = unbound_pod(rank.pod, view.policy) if rank.pod is not None and rank.exit is None else None
         if waits is not None:
             times.append(waits.until)
     return min((at for at in times if at is not None and at > view.now), default=None)
@@ -155,7 +155,7 @@ def _why_succeeded(found: ObservedGang) -> str:
         first = found.ignored[0]
         how = first.exit.message if first.exit is not None else ""
         more = f", and {len(found.ignored) - 1} more" if len(found.ignored) > 1 else ""
-        parts.append(f"rank {first.index}: {how or 'failed'}; {found.said(first)}{more}")
+        parts.append(f"rank {first.index}: {how or 'failed'}; {found.rule_text(first)}{more}")
     return "; ".join(parts)[: exits.MESSAGE_CHARS_MAX]
 
 
@@ -182,7 +182,7 @@ def _is_early(view: ReductionView, allocation: Allocation) -> bool:
 def _misplaced(view: ReductionView) -> EndCause | None:
     """Return the cause if another program bound a rank to a node that was not planned, where it has no reserved
     room."""
-    for rank in _started(view):
+    for rank in _needed_ranks(view):
         node = rank.pod.spec.node_name if rank.pod is not None and rank.exit is None else ""
         if node and rank.placed_on and node != rank.placed_on:
             message = f"bound to {node}, not to {rank.placed_on}"
@@ -193,8 +193,8 @@ def _misplaced(view: ReductionView) -> EndCause | None:
 
 def _blocked(view: ReductionView) -> EndCause | None:
     """Return the cause if the container of a rank could not be started for longer than the limit."""
-    for rank in _started(view):
-        held = exits.blocked(rank.pod) if rank.pod is not None and rank.exit is None else None
+    for rank in _needed_ranks(view):
+        held = exits.blocked_start(rank.pod) if rank.pod is not None and rank.exit is None else None
         if held is not None and view.now >= view.blocked_until(held):
             end = RankExit(state=RankState.FAILED, reason=held.reason, message=held.message)
             return EndCause(reason=held.reason, rank=rank, end=end)
@@ -203,28 +203,28 @@ def _blocked(view: ReductionView) -> EndCause | None:
 
 def _refused(view: ReductionView) -> EndCause | None:
     """Return the cause if another scheduler has not placed a rank within the limit: a gang starts only as a whole."""
-    for rank in _started(view):
-        waits = unplaced(rank.pod, view.policy) if rank.pod is not None and rank.exit is None else None
+    for rank in _needed_ranks(view):
+        waits = unbound_pod(rank.pod, view.policy) if rank.pod is not None and rank.exit is None else None
         if waits is not None and view.now >= waits.until:
             end = RankExit(state=RankState.FAILED, reason=waits.reason, message=waits.message)
             return EndCause(reason=waits.reason, rank=rank, end=end)
     return None
 
 
-def _started(view: ReductionView) -> list[Rank]:
+def _needed_ranks(view: ReductionView) -> list[Rank]:
     """Return the ranks that the gang needs. Added ranks that have not run are left out: they can be withdrawn."""
     return [rank for rank in view.gang.ranks if not rank.is_joining]
 
 
-def _given_up(view: ReductionView, allocation: Allocation) -> EndCause | None:
+def _blocked_too_long(view: ReductionView, allocation: Allocation) -> EndCause | None:
     """Return the cause if an obstacle has blocked the start for longer than the limit."""
-    over = obstacles.expired(view, allocation)
+    over = obstacles.end_of_expired(view, allocation)
     return EndCause(reason=over.reason, end=over) if over is not None else None
 
 
-def _what_stopped_it(allocation: Allocation, stop: Reason) -> RankExit | None:
+def _obstacle_of_start(allocation: Allocation, stop: Reason) -> RankExit | None:
     """Return the obstacle of a start that took longer than its pendingTimeout."""
-    known = obstacles.standing(allocation) if stop is Reason.PENDING_TIMEOUT else None
+    known = obstacles.recorded(allocation) if stop is Reason.PENDING_TIMEOUT else None
     return RankExit(state=RankState.FAILED, reason=stop, message=known.message) if known is not None else None
 
 

@@ -18,7 +18,7 @@ from slipway.watcher.gang import Rank
 from slipway.watcher.view import ReductionView
 
 
-def droppable(view: ReductionView, after: Allocation) -> tuple[Pod, ...]:
+def droppable_finalizers(view: ReductionView, after: Allocation) -> tuple[Pod, ...]:
     """Return the pods whose tracking finalizer is not needed any more, once `after` is written."""
     return tuple(
         pod
@@ -42,7 +42,7 @@ def unreachable(view: ReductionView) -> tuple[Pod, ...]:
     return tuple(pod for pod in view.live_pods if pod.spec.node_name in view.nodes_gone)
 
 
-def hurried(view: ReductionView) -> tuple[tuple[Pod, int], ...]:
+def with_long_grace(view: ReductionView) -> tuple[tuple[Pod, int], ...]:
     """Return deleted pods of a cancelled attempt with a longer grace period than the user's, and the user's
     (seconds)."""
     signals, status = view.allocation.spec.signals, view.allocation.status
@@ -70,7 +70,7 @@ def needs_worker(view: ReductionView, after: Allocation) -> bool:
             return bool(view.live_pods)
         case Phase.TERMINATED:
             return bool(view.pods) or TEARDOWN_FINALIZER in after.metadata.finalizers
-        case Phase.RUNNING if any(_is_to_go(rank) or _is_to_join(rank) for rank in view.gang.ranks):
+        case Phase.RUNNING if any(_is_deletion_due(rank) or _is_binding_due(rank) for rank in view.gang.ranks):
             return True
         case Phase.RUNNING if unreleased(after):
             return True
@@ -78,12 +78,12 @@ def needs_worker(view: ReductionView, after: Allocation) -> bool:
             return any(attempt_of(pod.metadata) < status.attempt for pod in view.pods)
 
 
-def _is_to_go(rank: Rank) -> bool:
+def _is_deletion_due(rank: Rank) -> bool:
     """Whether the rank is evicted and its pod is not deleted yet."""
     return rank.leaving and rank.is_live and rank.pod is not None and rank.pod.metadata.deletion_timestamp is None
 
 
-def _is_to_join(rank: Rank) -> bool:
+def _is_binding_due(rank: Rank) -> bool:
     """Whether the rank was added and its pod is not bound yet."""
     return rank.grown and not rank.is_bound and not rank.leaving
 
@@ -102,12 +102,12 @@ def _is_done(view: ReductionView, pod: Pod, after: Allocation) -> bool:
         return True
     if _is_in_release(pod, after):
         is_lost = is_leaving and pod.spec.node_name in view.nodes_gone
-        return is_lost and _is_told_lost(pod, after)
+        return is_lost and _is_recorded_lost(pod, after)
     # The release that we see does not list the pod. So it never ran if it has no node, or if no release can follow.
     return is_leaving and (status.phase is Phase.TERMINATED or not exits.is_bound(pod))
 
 
-def _is_told_lost(pod: Pod, after: Allocation) -> bool:
+def _is_recorded_lost(pod: Pod, after: Allocation) -> bool:
     """Whether the status records that the pod was lost with its node, or the whole attempt ends anyway.
 
     The record must come before the pod's object is deleted: afterwards nothing shows why the pod is gone.

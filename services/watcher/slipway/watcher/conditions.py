@@ -29,7 +29,7 @@ PREEMPTED = "Preempted"
 _PREEMPTIONS = (Reason.PREEMPTED, Reason.PREEMPTION_GRACE)
 
 
-class _Fact(msgspec.Struct, frozen=True):
+class _Condition(msgspec.Struct, frozen=True):
     type: str
     holds: bool
     reason: str
@@ -55,27 +55,27 @@ def conditions_of(allocation: Allocation, *, now: float) -> list[Condition]:
     return kept
 
 
-def _facts(allocation: Allocation) -> list[_Fact]:
+def _facts(allocation: Allocation) -> list[_Condition]:
     status = allocation.status
     ended = status.phase is Phase.TERMINATED
     reason = status.reason or status.phase.value
     facts = [
-        _Fact(ACCEPTED, True, "Accepted"),
-        _Fact(PODS_READY, status.phase is Phase.RUNNING, status.phase.value),
-        _Fact(READY, status.ready and status.phase is Phase.RUNNING, status.phase.value),
-        _Fact(COMPLETE, status.result is Result.SUCCEEDED, reason, status.message),
-        _Fact(FAILED, ended and status.result is not Result.SUCCEEDED, reason, status.message),
-        _Fact(
+        _Condition(ACCEPTED, True, "Accepted"),
+        _Condition(PODS_READY, status.phase is Phase.RUNNING, status.phase.value),
+        _Condition(READY, status.ready and status.phase is Phase.RUNNING, status.phase.value),
+        _Condition(COMPLETE, status.result is Result.SUCCEEDED, reason, status.message),
+        _Condition(FAILED, ended and status.result is not Result.SUCCEEDED, reason, status.message),
+        _Condition(
             PREEMPTED,
             status.result is Result.PREEMPTED or _was_preempted(allocation),
             reason,
-            _for_whom(allocation),
+            _preemptor_text(allocation),
         ),
     ]
     if ended and status.result is not Result.SUCCEEDED:
-        facts.append(_Fact(CONDITION_STALLED, True, reason, status.message))
+        facts.append(_Condition(CONDITION_STALLED, True, reason, status.message))
     if status.phase is Phase.PENDING and status.attempt > 1:
-        facts.append(_Fact(ADMITTED, False, "Restarted", f"attempt {status.attempt} has not been admitted yet"))
+        facts.append(_Condition(ADMITTED, False, "Restarted", f"attempt {status.attempt} has not been admitted yet"))
     return facts
 
 
@@ -85,7 +85,7 @@ def _was_preempted(allocation: Allocation) -> bool:
     return status.phase is Phase.PENDING and status.attempt > 1 and status.reason in _PREEMPTIONS
 
 
-def _for_whom(allocation: Allocation) -> str:
+def _preemptor_text(allocation: Allocation) -> str:
     """Return which allocation the previous attempt was preempted for, as a sentence; empty unless the scheduler
     chose."""
     status = allocation.status
@@ -94,7 +94,7 @@ def _for_whom(allocation: Allocation) -> str:
     return f"preempted for {last.by}" if last is not None and is_of_it else ""
 
 
-def _condition(allocation: Allocation, fact: _Fact, before: Condition | None, *, now: float) -> Condition:
+def _condition(allocation: Allocation, fact: _Condition, before: Condition | None, *, now: float) -> Condition:
     word = "True" if fact.holds else "False"
     is_same = before is not None and before.status == word and before.last_transition_time
     return Condition(

@@ -31,9 +31,9 @@ BY_NAME_MAX = 8
 class ConsistentReads:
     """Reads pods, nodes and leftovers from the API server."""
 
-    def __init__(self, reader: ConsistentReader, world: Informers) -> None:
+    def __init__(self, reader: ConsistentReader, informers: Informers) -> None:
         self._reader = reader
-        self._world = world
+        self._informers = informers
         self._gone: set[str] = set()
         self._departed: dict[str, set[str]] = {}
 
@@ -53,13 +53,13 @@ class ConsistentReads:
         )
         return listed.items
 
-    def departed(self, pod: Pod) -> None:
+    def note_deleted(self, pod: Pod) -> None:
         """Remember that a watch or a consistent LIST has shown this pod, and later its deletion."""
         uid = pod.metadata.labels.get(LABEL_ALLOCATION_UID)
         if uid is not None:
             self._departed.setdefault(uid, set()).add(pod.metadata.uid)
 
-    def departed_of(self, uid: str) -> frozenset[str]:
+    def deleted_pods_of(self, uid: str) -> frozenset[str]:
         """Return the uids of the allocation's pods whose deletion was seen."""
         return frozenset(self._departed.get(uid, ()))
 
@@ -74,7 +74,7 @@ class ConsistentReads:
 
     async def has_leftovers(self, allocation: Allocation) -> bool:
         """Whether a pod, ConfigMap or Service of the allocation exists."""
-        if not self._saw_pods_go(allocation) and await self.pods_of(allocation):
+        if not self._saw_all_deleted(allocation) and await self.pods_of(allocation):
             return True
         namespace, attempts = allocation.metadata.namespace, allocation.status.attempt
         kinds = _BUNDLE_KINDS if rank_count(allocation) > 1 else _BUNDLE_KINDS[:1]
@@ -92,7 +92,7 @@ class ConsistentReads:
         """Return those nodes of these pods that are confirmed to be deleted, or declared out of service."""
         gone: set[str] = set()
         for name in {pod.spec.node_name for pod in pods if pod.spec.node_name}:
-            known = self._world.nodes.get(name)
+            known = self._informers.nodes.get(name)
             if known is not None:
                 self._gone.discard(name)
                 if is_out_of_service(known):
@@ -102,7 +102,7 @@ class ConsistentReads:
                 gone.add(name)
         return frozenset(gone)
 
-    def _saw_pods_go(self, allocation: Allocation) -> bool:
+    def _saw_all_deleted(self, allocation: Allocation) -> bool:
         """Whether the deletion of every released pod was seen; the sweep deletes pods that were never released."""
         released = pod_uids(allocation)
         seen = self._departed.get(allocation.metadata.uid, set())

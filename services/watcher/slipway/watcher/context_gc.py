@@ -66,11 +66,11 @@ HOLDERS = Resource(
 class ArchiveSweeper:
     """Deletes unused archives."""
 
-    def __init__(self, kube: Kube, world: Informers, clock: Clock, *, keep_s: float) -> None:
+    def __init__(self, kube: Kube, informers: Informers, clock: Clock, *, keep_s: float) -> None:
         self.pause_s = min(PAUSE_MAX_S, max(PAUSE_S, keep_s * PAUSE_PART))
         """The pause between two sweeps, in seconds."""
         self._kube = kube
-        self._world = world
+        self._informers = informers
         self._clock = clock
         self._keep_s = keep_s
 
@@ -82,7 +82,7 @@ class ArchiveSweeper:
         """
         found = (await self._kube.list(INDEX_MAPS, label_selector=INDEX_SELECTOR)).items
         before = self._clock.now() - self._keep_s
-        suspects = unused(found, self._world.allocations.items(), before=before)
+        suspects = unused(found, self._informers.allocations.items(), before=before)
         if not suspects:
             return 0
         removed = 0

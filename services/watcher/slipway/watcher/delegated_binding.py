@@ -30,7 +30,7 @@ _FOR_ITS_MATES = re.compile(
 """The message of a pod that was not placed, or not even tried, only because another pod of its group has no place."""
 
 
-class Unplaced(msgspec.Struct, frozen=True, kw_only=True):
+class UnboundPod(msgspec.Struct, frozen=True, kw_only=True):
     """A pod without a node. At `until` (epoch seconds) the attempt ends, for this reason and with this message."""
 
     until: float
@@ -38,7 +38,7 @@ class Unplaced(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-def unplaced(pod: Pod, policy: LifecyclePolicy) -> Unplaced | None:
+def unbound_pod(pod: Pod, policy: LifecyclePolicy) -> UnboundPod | None:
     """Return the wait of the pod for another scheduler; None once it has a node, or if no other scheduler binds it."""
     opened = pod.metadata.annotations.get(ANNOTATION_OPENED)
     if not opened or exits.is_over(pod) or exits.is_bound(pod):
@@ -51,10 +51,10 @@ def unplaced(pod: Pod, policy: LifecyclePolicy) -> Unplaced | None:
     is_refused = scheduled is not None and scheduled.status == "False" and scheduled.reason in _REFUSALS
     if scheduled is not None and is_refused and not _FOR_ITS_MATES.search(scheduled.message):
         words = f"{name} does not place it there: {scheduled.message}".rstrip(": ")
-        return Unplaced(
+        return UnboundPod(
             until=since + policy.unschedulable_limit_s,
             reason=Reason.PLACEMENT_REFUSED,
             message=words[: exits.MESSAGE_CHARS_MAX],
         )
     words = f"{name} has not placed it for {policy.stuck_limit_s:.0f} s"
-    return Unplaced(until=since + policy.stuck_limit_s, reason=Reason.LAUNCH_STUCK, message=words)
+    return UnboundPod(until=since + policy.stuck_limit_s, reason=Reason.LAUNCH_STUCK, message=words)

@@ -21,11 +21,11 @@ from slipway.model.ids import split_allocation_id
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.reasons import Reason, Result
 from slipway.model.times import format_time
-from slipway.watcher.ends import End
+from slipway.watcher.ends import FinalEnd
 
 LOOKS_MAX = 1000
 """The number of allocations that the search for a cycle reads."""
-TOLD_MAX = 4
+LISTED_MAX = 4
 """The number of ends that one event names."""
 
 
@@ -47,7 +47,7 @@ Seen = Mapping[str, SeenDependency]
 NOTHING_SEEN: Seen = {}
 
 
-class Awaited(NamedTuple):
+class AwaitedAllocation(NamedTuple):
     """One allocation that another one waits for."""
 
     allocation: str
@@ -62,7 +62,7 @@ class Awaited(NamedTuple):
         """The object names that this allocation may have."""
         return names_of(self.wanted)
 
-    def is_meant(self, found: Allocation) -> bool:
+    def matches(self, found: Allocation) -> bool:
         """Whether `found` is this allocation."""
         return is_the_one(found, self.wanted, by_name=self.is_name)
 
@@ -73,11 +73,11 @@ Find = Callable[[str, str], Allocation | None]
 # --- finding dependencies
 
 
-def awaited_by(allocation: Allocation) -> list[Awaited]:
+def awaited_by(allocation: Allocation) -> list[AwaitedAllocation]:
     """Return all allocations that `allocation` waits for."""
     records = records_of(allocation)
     return [
-        Awaited(name, known.id if known else name, known is None)
+        AwaitedAllocation(name, known.id if known else name, known is None)
         for name, known in ((each.allocation, records.get(each.allocation)) for each in open_dependencies(allocation))
     ]
 
@@ -90,11 +90,11 @@ def awaited_names(allocation: Allocation) -> Iterable[str]:
     return {f"{space}/{name}" for each in awaited_by(allocation) for name in each.names}
 
 
-def seen(allocation: Allocation, awaited: Awaited, find: Find) -> SeenDependency | None:
+def state_of(allocation: Allocation, awaited: AwaitedAllocation, find: Find) -> SeenDependency | None:
     """Return the state of one dependency in the stores; None when it is not in them, which is no evidence."""
     for name in awaited.names:
         found = find(allocation.metadata.namespace, name)
-        if found is None or not awaited.is_meant(found):
+        if found is None or not awaited.matches(found):
             continue
         if awaited.is_name and id_of(found) != awaited.wanted and _waits_for(found, allocation, find):
             text = f"{awaited.wanted} waits for this allocation, so neither could start; leave one of the two out"
@@ -104,7 +104,7 @@ def seen(allocation: Allocation, awaited: Awaited, find: Find) -> SeenDependency
     return None
 
 
-def absent(allocation: Allocation, awaited: Awaited) -> SeenDependency:
+def state_of_absent(allocation: Allocation, awaited: AwaitedAllocation) -> SeenDependency:
     """Return the state when the API server has no such allocation: one with an id has ended, a name is invalid."""
     if split_allocation_id(awaited.wanted) is not None:
         return SeenDependency(id=awaited.wanted, has_ended=True)
@@ -114,7 +114,7 @@ def absent(allocation: Allocation, awaited: Awaited) -> SeenDependency:
 
 def is_awaited(ended: Allocation, waiting: Iterable[Allocation]) -> bool:
     """Whether one of the `waiting` allocations waits for `ended` and has not recorded its end."""
-    return any(awaited.is_meant(ended) for each in waiting for awaited in awaited_by(each))
+    return any(awaited.matches(ended) for each in waiting for awaited in awaited_by(each))
 
 
 def _waits_for(found: Allocation, wanted: Allocation, find: Find) -> bool:
@@ -135,17 +135,17 @@ def _waits_for(found: Allocation, wanted: Allocation, find: Find) -> bool:
 # --- effects on the waiting allocation
 
 
-def problem_of(allocation: Allocation, seen: Seen) -> End | None:
+def problem_of(allocation: Allocation, seen: Seen) -> FinalEnd | None:
     """Return the end of an allocation that names an invalid dependency; None when all its dependencies are valid."""
     for index, each in enumerate(allocation.spec.after):
         found = seen.get(each.allocation)
         if found is not None and found.problem:
             text = f"spec.after[{index}].allocation: {found.problem}"
-            return End(result=Result.INVALID, reason=Reason.INVALID_SPEC, message=text)
+            return FinalEnd(result=Result.INVALID, reason=Reason.INVALID_SPEC, message=text)
     return None
 
 
-def noted(allocation: Allocation, seen: Seen, *, now: float) -> Allocation:
+def with_dependencies(allocation: Allocation, seen: Seen, *, now: float) -> Allocation:
     """Return the allocation with the observed states of its dependencies; the identical object when nothing is new.
 
     An end is also recorded as an event; the id of a looked-up name is not.
@@ -160,7 +160,7 @@ def noted(allocation: Allocation, seen: Seen, *, now: float) -> Allocation:
         records[each.allocation] = DependencyRecord(
             allocation=each.allocation, id=found.id, result=found.result, recorded_at=recorded_at
         )
-        if found.has_ended and (len(ended) < TOLD_MAX or not is_met(each.when, found.result)):
+        if found.has_ended and (len(ended) < LISTED_MAX or not is_met(each.when, found.result)):
             ended[found.id] = found.result.value if found.result else ""
     status = msgspec.structs.replace(allocation.status, dependencies=list(records.values()))
     if status == allocation.status:

@@ -73,7 +73,7 @@ class LifecyclePolicy(msgspec.Struct, frozen=True, kw_only=True):
     restart_backoff_max_s: float = 30.0
 
 
-class End(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class FinalEnd(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The allocation has ended, with this result."""
 
     result: Result
@@ -81,7 +81,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     message: str = ""
 
 
-class Again(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class NextAttempt(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Another attempt follows. `counted`: it is counted against maxRestarts, as the user's fault; `not_before` is epoch
     seconds, 0 for at once; `note` is an additional message."""
 
@@ -124,13 +124,13 @@ def result_of(reason: Reason) -> Result:
     return _RESULTS.get(reason, Result.FAILED)
 
 
-def refusal(allocation: Allocation) -> End | None:
+def refusal(allocation: Allocation) -> FinalEnd | None:
     """Return the end of a launch that can never succeed, as the pod worker or the scheduler recorded it; else None."""
     for type_ in (CONDITION_REFUSED, CONDITION_INVALID):
         found = _condition(allocation, type_)
         if found is not None:
             reason = Reason(found.reason) if found.reason in set(Reason) else Reason.INVALID_SPEC
-            return End(result=Result.INVALID, reason=reason, message=found.message)
+            return FinalEnd(result=Result.INVALID, reason=reason, message=found.message)
     return None
 
 
@@ -139,7 +139,7 @@ def stuck_until(allocation: Allocation, policy: LifecyclePolicy) -> float | None
     found = _condition(allocation, CONDITION_STUCK)
     if found is None or not found.last_transition_time:
         return None
-    patience_s = 0.0 if found.reason in BROKEN_LAUNCHES else patience_of(allocation, policy)
+    patience_s = 0.0 if found.reason in BROKEN_LAUNCHES else start_limit_s(allocation, policy)
     admission = allocation.status.admission
     # A launch cannot be stuck before its admission, but the clock of the pod worker, which wrote the condition, may be
     # behind.
@@ -147,7 +147,7 @@ def stuck_until(allocation: Allocation, policy: LifecyclePolicy) -> float | None
     return since + patience_s
 
 
-def patience_of(allocation: Allocation, policy: LifecyclePolicy) -> float:
+def start_limit_s(allocation: Allocation, policy: LifecyclePolicy) -> float:
     """Return for how many seconds a start may be blocked before another attempt is made.
 
     A new attempt would begin its wait anew. So a longer `pendingTimeout` is one uninterrupted wait, and then the end.
@@ -156,7 +156,7 @@ def patience_of(allocation: Allocation, policy: LifecyclePolicy) -> float:
     return max(policy.stuck_limit_s, stored_duration(timeout) + _AFTER_TIMEOUT_S if timeout else 0.0)
 
 
-def standing_stop(allocation: Allocation) -> Stop | None:
+def current_stop(allocation: Allocation) -> Stop | None:
     """Return `status.stop` if it is about this attempt."""
     stop = allocation.status.stop
     return stop if stop is not None and stop.attempt == allocation.status.attempt else None
@@ -164,7 +164,7 @@ def standing_stop(allocation: Allocation) -> Stop | None:
 
 def preemption(allocation: Allocation) -> PreemptionRequest | None:
     """Return the request to preempt this attempt, if there is one."""
-    spec, stop = allocation.spec, standing_stop(allocation)
+    spec, stop = allocation.spec, current_stop(allocation)
     signal = _preempt_signal(allocation)
     by_system = stop is not None and stop.requeue and stop.reason in (Reason.PREEMPTED, Reason.PREEMPTION_GRACE)
     if by_system and stop is not None:
@@ -189,8 +189,8 @@ def preemption_deadline(allocation: Allocation, *, now: float) -> float | None:
     """Return when the grace period of the preemption ends, by a clock that shows `now` (epoch seconds); None without
     one.
 
-    A watcher whose clock is behind moves a correct deadline to an earlier time (`clocks.py`). So the deadline that was
-    announced to the ranks is used. If that announcement is in our future, the clock of the watcher that made it was
+    A watcher whose clock is behind moves a correct deadline to an earlier time (`clock_skew.py`). So the deadline that
+    was announced to the ranks is used. If that announcement is in our future, the clock of the watcher that made it was
     ahead; then the stored deadline is used, which was corrected.
     """
     at = allocation.status.deadlines.get(DEADLINE_PREEMPTION)
@@ -216,14 +216,14 @@ def preemption_grace_s(allocation: Allocation, policy: LifecyclePolicy) -> float
     return stored_duration(grace) if grace else policy.preemption_grace_s
 
 
-def outcome(
+def after_end(
     allocation: Allocation,
     cause: Reason,
     *,
     now: float,
     policy: LifecyclePolicy,
     namespace_terminating: bool = False,
-) -> End | Again:
+) -> FinalEnd | NextAttempt:
     """Return what follows after an attempt that was ended for `cause` and whose pods have all ended."""
     stop = stop_reason(allocation, namespace_terminating=namespace_terminating)
     if stop is not None and stop in CANCELS:
@@ -236,22 +236,22 @@ def outcome(
     preempt = preemption(allocation)
     if preempt is not None and (cause in INFRASTRUCTURE or cause is Reason.PREEMPTION_GRACE):
         reason = cause if cause is Reason.PREEMPTION_GRACE else preempt.reason
-        return Again(reason=reason) if preempt.requeue else _end(reason)
-    standing = standing_stop(allocation)
+        return NextAttempt(reason=reason) if preempt.requeue else _end(reason)
+    standing = current_stop(allocation)
     if standing is not None and (cause.value == standing.reason or cause in INFRASTRUCTURE):
-        return Again(reason=cause) if standing.requeue else _end(Reason(standing.reason))
-    action = ruled(allocation, cause)
+        return NextAttempt(reason=cause) if standing.requeue else _end(Reason(standing.reason))
+    action = action_of_rule(allocation, cause)
     if action is not None:
-        return _as_ruled(allocation, cause, action, now=now, policy=policy)
+        return _by_rule(allocation, cause, action, now=now, policy=policy)
     if cause in INFRASTRUCTURE:
-        return _again(allocation, cause, counted=False, now=now, policy=policy)
+        return _next_attempt(allocation, cause, counted=False, now=now, policy=policy)
     is_retried = result_of(cause) is Result.FAILED and cause is not Reason.IMAGE_PULL
     if is_retried and allocation.status.restarts < allocation.spec.max_restarts:
-        return _again(allocation, cause, counted=True, now=now, policy=policy)
+        return _next_attempt(allocation, cause, counted=True, now=now, policy=policy)
     return _end(cause)
 
 
-def ruled(allocation: Allocation, cause: Reason) -> FailureAction | None:
+def action_of_rule(allocation: Allocation, cause: Reason) -> FailureAction | None:
     """Return the action of the failure policy's rule that ended the attempt for `cause`.
 
     The transition to Terminating records the index of that rule. None when no rule decided.
@@ -263,9 +263,9 @@ def ruled(allocation: Allocation, cause: Reason) -> FailureAction | None:
     return action_of(allocation.spec.failure_policy, rule if isinstance(rule, int) else None)
 
 
-def unstarted(
+def after_unstarted(
     allocation: Allocation, *, now: float, policy: LifecyclePolicy, namespace_terminating: bool = False
-) -> End | Again | None:
+) -> FinalEnd | NextAttempt | None:
     """Return what follows when an attempt that was never released has to end; None when it goes on."""
     stop = stop_reason(allocation, namespace_terminating=namespace_terminating)
     if stop is not None and stop in CANCELS:
@@ -274,28 +274,28 @@ def unstarted(
     if refused is not None:
         return refused
     if allocation.status.phase is Phase.PENDING and (why := unmet(allocation)):
-        return End(result=result_of(Reason.DEPENDENCY), reason=Reason.DEPENDENCY, message=why)
+        return FinalEnd(result=result_of(Reason.DEPENDENCY), reason=Reason.DEPENDENCY, message=why)
     preempt = preemption(allocation)
     if preempt is not None:
-        return Again(reason=Reason.PREEMPTED) if preempt.requeue else _end(preempt.reason)
-    standing = standing_stop(allocation)
+        return NextAttempt(reason=Reason.PREEMPTED) if preempt.requeue else _end(preempt.reason)
+    standing = current_stop(allocation)
     if standing is not None and stop is not None:
         if standing.requeue:
-            return Again(reason=stop)
-        message = _what_it_waited_for(allocation) if stop is Reason.PENDING_TIMEOUT else ""
-        return End(result=result_of(stop), reason=stop, message=message)
+            return NextAttempt(reason=stop)
+        message = _why_not_started(allocation) if stop is Reason.PENDING_TIMEOUT else ""
+        return FinalEnd(result=result_of(stop), reason=stop, message=message)
     if allocation.status.phase is Phase.TERMINATING:
-        return outcome(allocation, cause_of(allocation), now=now, policy=policy)
+        return after_end(allocation, cause_of(allocation), now=now, policy=policy)
     if allocation.spec.hold and allocation.status.phase is not Phase.PENDING:
         # The user held the allocation after its admission: it waits again, as if it had never been admitted.
-        return Again(reason=Reason.PREEMPTED)
+        return NextAttempt(reason=Reason.PREEMPTED)
     until = stuck_until(allocation, policy)
     if until is not None and now >= until:
-        return _again(allocation, Reason.LAUNCH_STUCK, counted=False, now=now, policy=policy)
+        return _next_attempt(allocation, Reason.LAUNCH_STUCK, counted=False, now=now, policy=policy)
     return None
 
 
-def _what_it_waited_for(allocation: Allocation) -> str:
+def _why_not_started(allocation: Allocation) -> str:
     """Return what prevented the start, or why the allocation was not placed; empty when neither is recorded."""
     status = allocation.status
     kept = condition_of(status.conditions, CONDITION_STUCK)
@@ -310,31 +310,31 @@ def cause_of(allocation: Allocation) -> Reason:
     return Reason(reason) if reason in set(Reason) else Reason.UNKNOWN_EXIT
 
 
-def _end(reason: Reason) -> End:
-    return End(result=result_of(reason), reason=reason)
+def _end(reason: Reason) -> FinalEnd:
+    return FinalEnd(result=result_of(reason), reason=reason)
 
 
-def _as_ruled(
+def _by_rule(
     allocation: Allocation, cause: Reason, action: FailureAction, *, now: float, policy: LifecyclePolicy
-) -> End | Again:
+) -> FinalEnd | NextAttempt:
     """Return what follows from a failure that a rule of the failure policy matches."""
     spec, status, rules = allocation.spec, allocation.status, allocation.spec.failure_policy
     if action is FailureAction.FAIL:
-        return End(result=Result.FAILED, reason=cause, message=status.message)
+        return FinalEnd(result=Result.FAILED, reason=cause, message=status.message)
     note = ""
     if action is FailureAction.NOT_COUNTED and rules is not None:
         limit = rules.max_uncounted_restarts
         if status.uncounted_restarts < limit:
-            return _again(allocation, cause, counted=False, spared=True, now=now, policy=policy)
+            return _next_attempt(allocation, cause, counted=False, spared=True, now=now, policy=policy)
         note = f"maxUncountedRestarts is {limit}, so it counts against maxRestarts"
     if status.restarts < spec.max_restarts:
-        again = _again(allocation, cause, counted=True, now=now, policy=policy)
+        again = _next_attempt(allocation, cause, counted=True, now=now, policy=policy)
         return msgspec.structs.replace(again, note=note)
     parts = (status.message, note, f"maxRestarts is {spec.max_restarts}")
-    return End(result=Result.FAILED, reason=cause, message="; ".join(part for part in parts if part))
+    return FinalEnd(result=Result.FAILED, reason=cause, message="; ".join(part for part in parts if part))
 
 
-def _again(
+def _next_attempt(
     allocation: Allocation,
     reason: Reason,
     *,
@@ -342,7 +342,7 @@ def _again(
     spared: bool = False,
     now: float,
     policy: LifecyclePolicy,
-) -> Again:
+) -> NextAttempt:
     """Return another attempt after a backoff that doubles with each attempt of the same kind of fault."""
     status = allocation.status
     before = status.uncounted_restarts if spared else status.restarts if counted else status.infra_restarts
@@ -351,7 +351,7 @@ def _again(
     if node and reason in _NODE_FAULTS:
         avoid = [*(name for name in avoid if name != node), node]
     nodes = tuple(avoid[-AVOID_NODES_MAX:])
-    return Again(reason=reason, counted=counted, is_spared=spared, not_before=now + wait_s, avoid_nodes=nodes)
+    return NextAttempt(reason=reason, counted=counted, is_spared=spared, not_before=now + wait_s, avoid_nodes=nodes)
 
 
 def _failed_node(allocation: Allocation) -> str:

@@ -13,9 +13,9 @@ from slipway.kube.objects import Namespace, Node, Pod
 from slipway.kube.workqueue import WorkQueue
 from slipway.model.lifecycle import Phase
 from slipway.watcher import exits
-from slipway.watcher.active_standby import Duty
+from slipway.watcher.active_standby import ReplicaRole
 from slipway.watcher.consistent_reads import ConsistentReads
-from slipway.watcher.hints import HintSender, Ringer
+from slipway.watcher.hints import HintSender, SchedulerWaker
 from slipway.watcher.informers import BY_NAMESPACE, BY_NODE, Informers, is_out_of_service
 from slipway.watcher.podlogs import PodLogs
 from slipway.watcher.reconcile import Reconciler
@@ -28,47 +28,47 @@ GANG_LOOK_S_MAX = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Audience:
+class ChangeReceivers:
     """The parts that get the changes."""
 
     queue: WorkQueue[str]
     relay: Relay
     hints: HintSender
-    bell: Ringer
+    waker: SchedulerWaker
     logs: PodLogs
-    evidence: ConsistentReads
+    consistent_reads: ConsistentReads
     reconciler: Reconciler
 
 
-class Dispatch:
+class EventDispatcher:
     """Subscribes to every store when it is constructed."""
 
-    def __init__(self, world: Informers, audience: Audience, duty: Duty) -> None:
-        self._world = world
-        self._to = audience
-        self._duty = duty
-        world.allocations.on_change(self._allocation_changed)
-        world.pods.on_change(self._pod_changed)
-        world.nodes.on_change(self._node_changed)
-        world.namespaces.on_change(self._namespace_changed)
-        for store in (world.pools, world.queues, world.jobs):
+    def __init__(self, informers: Informers, receivers: ChangeReceivers, role: ReplicaRole) -> None:
+        self._informers = informers
+        self._receivers = receivers
+        self._role = role
+        informers.allocations.on_change(self._allocation_changed)
+        informers.pods.on_change(self._pod_changed)
+        informers.nodes.on_change(self._node_changed)
+        informers.namespaces.on_change(self._namespace_changed)
+        for store in (informers.pools, informers.queues, informers.jobs):
             store.on_change(self._policy_changed)
 
     def enqueue(self, uid: str, delay_s: float = 0.0) -> None:
         """Queue an allocation: now, or after a short delay when another replica is the primary."""
         if uid:
-            self._to.queue.add_after(uid, max(delay_s, self._duty.delay_s))
+            self._receivers.queue.add_after(uid, max(delay_s, self._role.delay_s))
 
-    def enqueue_all(self, *, calm: bool = True) -> None:
-        """Queue all allocations that are not at rest; without `calm`, not those that are Pending or Running."""
-        for allocation in self._world.allocations.items():
+    def enqueue_all(self, *, steady: bool = True) -> None:
+        """Queue all allocations that are not at rest; without `steady`, not those that are Pending or Running."""
+        for allocation in self._informers.allocations.items():
             is_calm = allocation.status.phase in (Phase.PENDING, Phase.RUNNING)
-            if (calm or not is_calm) and not self._world.is_at_rest(allocation):
+            if (steady or not is_calm) and not self._informers.is_at_rest(allocation):
                 self.enqueue(allocation.metadata.uid)
 
     def _enqueue_waiting(self, ended: Allocation | None) -> None:
         """Queue the allocations that wait for this one to end."""
-        for each in self._world.waiting_for(ended) if ended is not None else ():
+        for each in self._informers.waiting_for(ended) if ended is not None else ():
             self.enqueue(each.metadata.uid)
 
     def _allocation_changed(self, old: Allocation | None, new: Allocation | None) -> None:
@@ -77,25 +77,25 @@ class Dispatch:
             self._enqueue_waiting(new or old)
         if new is None:
             if old is not None:
-                self._to.relay.forget(old)
-                self._to.hints.forget(old.metadata.uid)
-                self._to.evidence.forget(old.metadata.uid)
+                self._receivers.relay.forget(old)
+                self._receivers.hints.forget(old.metadata.uid)
+                self._receivers.consistent_reads.forget(old.metadata.uid)
                 self.enqueue(old.metadata.uid)
-                self._ring("allocation gone")
+                self._wake_scheduler("allocation gone")
             return
-        if self._duty.delay_s == 0:
-            self._to.relay.offer(new)
-        if self._world.is_at_rest(new):
+        if self._role.delay_s == 0:
+            self._receivers.relay.offer(new)
+        if self._informers.is_at_rest(new):
             # The object is retained for days; what the watcher has remembered about it is not needed any more.
-            self._to.evidence.forget(new.metadata.uid)
-            self._to.hints.forget(new.metadata.uid)
-            self._to.reconciler.forget(new.metadata.uid)
+            self._receivers.consistent_reads.forget(new.metadata.uid)
+            self._receivers.hints.forget(new.metadata.uid)
+            self._receivers.reconciler.forget(new.metadata.uid)
         else:
             self.enqueue(new.metadata.uid)
         if new.status.phase in (Phase.PENDING, Phase.TERMINATED) and (
             old is None or old.status != new.status or old.spec != new.spec
         ):
-            self._ring(new.status.phase.value)
+            self._wake_scheduler(new.status.phase.value)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         pod = new or old
@@ -103,41 +103,41 @@ class Dispatch:
             return
         uid = pod.metadata.labels.get(LABEL_ALLOCATION_UID, "")
         if new is None:
-            self._to.logs.gone(pod)
-            self._world.warnings.gone(pod.metadata.uid)
-            if self._world.allocations.by_uid(uid) is not None:
-                self._to.evidence.departed(pod)
+            self._receivers.logs.forget(pod)
+            self._informers.warnings.forget(pod.metadata.uid)
+            if self._informers.allocations.by_uid(uid) is not None:
+                self._receivers.consistent_reads.note_deleted(pod)
         elif uid:
-            self._to.logs.observe(new)
-        self.enqueue(uid, _patience_s(self._world.count_pods_of(uid)))
+            self._receivers.logs.observe(new)
+        self.enqueue(uid, _batch_delay_s(self._informers.count_pods_of(uid)))
         was_live = old is not None and not exits.is_over(old)
         if was_live and (new is None or exits.is_over(new)):
-            self._ring("pod ended")
+            self._wake_scheduler("pod ended")
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
         if new is None or is_out_of_service(new):
             node = new or old
-            for pod in self._world.pods.indexed(BY_NODE, node.metadata.name) if node is not None else ():
+            for pod in self._informers.pods.indexed(BY_NODE, node.metadata.name) if node is not None else ():
                 self.enqueue(pod.metadata.labels.get(LABEL_ALLOCATION_UID, ""))
         if old is None or new is None or (old.spec, old.status.allocatable) != (new.spec, new.status.allocatable):
-            self._ring("node")
+            self._wake_scheduler("node")
 
     def _namespace_changed(self, _old: Namespace | None, new: Namespace | None) -> None:
-        if new is not None and self._world.is_terminating(new.metadata.name):
-            for allocation in self._world.allocations.indexed(BY_NAMESPACE, new.metadata.name):
+        if new is not None and self._informers.is_terminating(new.metadata.name):
+            for allocation in self._informers.allocations.indexed(BY_NAMESPACE, new.metadata.name):
                 self.enqueue(allocation.metadata.uid)
 
     def _policy_changed(self, old: Any, new: Any) -> None:
         """Wake the scheduler if a spec has changed. The status of a pool is its ledger, which the scheduler itself
         writes."""
         if (old.spec if old is not None else None) != (new.spec if new is not None else None):
-            self._ring("policy")
+            self._wake_scheduler("policy")
 
-    def _ring(self, reason: str) -> None:
-        if self._duty.is_primary and self._world.is_synced:
-            self._to.bell.ring(reason)
+    def _wake_scheduler(self, reason: str) -> None:
+        if self._role.is_primary and self._informers.is_synced:
+            self._receivers.waker.wake(reason)
 
 
-def _patience_s(pods: int) -> float:
+def _batch_delay_s(pods: int) -> float:
     """Return how long to wait for more changes of a gang: one reconcile costs as many steps as the gang has pods."""
     return min(GANG_LOOK_S_MAX, pods * GANG_LOOK_S_PER_POD) if pods >= GANG_MIN else 0.0

@@ -153,12 +153,12 @@ def is_pod_ready(pod: Pod) -> bool:
     return ready is not None and ready.status == "True" and is_running(pod)
 
 
-def exit_of(pod: Pod, *, told_at: float | None = None) -> RankExit | None:
-    """Return how the rank ended; None while it has not. `told_at`: when its end was decided (epoch seconds)."""
+def exit_of(pod: Pod, *, decided_at: float | None = None) -> RankExit | None:
+    """Return how the rank ended; None while it has not. `decided_at`: when its end was decided (epoch seconds)."""
     main = main_status(pod)
     ended = main.state.terminated if main else None
     if ended is not None:
-        return _exit_of_main(pod, ended, told_at)
+        return _exit_of_main(pod, ended, decided_at)
     if pod.status.phase == "Succeeded":
         return RankExit(state=RankState.SUCCEEDED, code=0)
     if pod.status.phase == "Failed":
@@ -171,18 +171,18 @@ def exit_of(pod: Pod, *, told_at: float | None = None) -> RankExit | None:
     return None
 
 
-def leaving(pod: Pod) -> RankExit | None:
+def certain_loss(pod: Pod) -> RankExit | None:
     """Return the certain loss of an existing pod: its deletion was requested, or its node cannot start it any more."""
     if exit_of(pod) is not None:
         return None
     asked_at = deletion_asked_at(pod)
     if asked_at is None:
-        return _stranded(pod)
+        return _lost_sandbox(pod)
     reason = _disruption(pod) or Reason.POD_DELETED
     return RankExit(state=RankState.FAILED, reason=reason, message=_disruption_message(pod), at=asked_at, killed=True)
 
 
-def _stranded(pod: Pod) -> RankExit | None:
+def _lost_sandbox(pod: Pod) -> RankExit | None:
     """Return the loss of a pod whose sandbox ended before its program ran, for example because the node rebooted.
 
     A kubelet makes no second sandbox for a pod with restartPolicy Never that has had a container, and leaves the pod
@@ -206,7 +206,7 @@ def deletion_asked_at(pod: Pod) -> float | None:
     return None if deadline is None else deadline - (pod.metadata.deletion_grace_period_seconds or 0)
 
 
-def blocked(pod: Pod) -> BlockedStart | None:
+def blocked_start(pod: Pod) -> BlockedStart | None:
     """Return the first container that cannot start: its image cannot be pulled, or its configuration is missing."""
     if is_over(pod):
         return None
@@ -228,12 +228,12 @@ def blocked(pod: Pod) -> BlockedStart | None:
     return None
 
 
-def held_up(pod: Pod) -> BlockedStart | None:
+def start_obstacle(pod: Pod) -> BlockedStart | None:
     """Return the obstacle to the start of the pod as its containers report it, even while the kubelet still retries.
 
-    Users see this obstacle at once; only `blocked` ends an attempt.
+    Users see this obstacle at once; only `blocked_start` ends an attempt.
     """
-    found = blocked(pod)
+    found = blocked_start(pod)
     if found is not None or is_over(pod):
         return found
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
@@ -252,8 +252,8 @@ def held_up(pod: Pod) -> BlockedStart | None:
     return None
 
 
-def is_judged(word: str) -> bool:
-    """Whether `blocked` decides when an obstacle with this reason of Kubernetes ends the attempt."""
+def has_limit(word: str) -> bool:
+    """Whether `blocked_start` decides when an obstacle with this reason of Kubernetes ends the attempt."""
     return word in _PULL_TRIES or word in _CREATE_WAITS
 
 
@@ -262,9 +262,9 @@ def is_pull(word: str) -> bool:
     return word in _PULL_TRIES
 
 
-def _exit_of_main(pod: Pod, ended: StateTerminated, told_at: float | None) -> RankExit:
+def _exit_of_main(pod: Pod, ended: StateTerminated, decided_at: float | None) -> RankExit:
     at = _epoch(ended.finished_at)
-    killed = _was_killed(pod, ended, at, told_at)
+    killed = _was_killed(pod, ended, at, decided_at)
     if ended.reason in _LOST and killed:
         # A kubelet also reports this for a container that had not started when its pod was deleted: no node was lost.
         reason = _disruption(pod) or Reason.POD_DELETED
@@ -359,11 +359,11 @@ def _has_run(status: ContainerStatus) -> bool:
     return status.state.running is not None or status.state.terminated is not None
 
 
-def _was_killed(pod: Pod, ended: StateTerminated, at: float | None, told_at: float | None) -> bool:
+def _was_killed(pod: Pod, ended: StateTerminated, at: float | None, decided_at: float | None) -> bool:
     """Whether the container ended after the pod's deletion was requested.
 
     The kubelet confirms the end with a last delete, which sets a new time, so the pod no longer shows when its deletion
-    was first requested. Then the signal of its exit decides, or `told_at`, the time at which its end was decided.
+    was first requested. Then the signal of its exit decides, or `decided_at`, the time at which its end was decided.
 
     Both times are whole seconds. An exit with 0 in the second of the deletion is treated as killed: programs often exit
     with 0 at once on SIGTERM, and rarely complete in just that second. Killed work that was treated as complete would
@@ -375,7 +375,7 @@ def _was_killed(pod: Pod, ended: StateTerminated, at: float | None, told_at: flo
     if pod.metadata.deletion_grace_period_seconds == 0:
         if ended.exit_code in _SIGNALLED:
             return True
-        asked_at = asked_at if told_at is None else min(asked_at, told_at)
+        asked_at = asked_at if decided_at is None else min(asked_at, decided_at)
     if at is None:
         return ended.exit_code != 0
     return floor(at) >= floor(asked_at)

@@ -52,7 +52,7 @@ class ClusterFeed:
     def __init__(
         self,
         feed: Feed,
-        world: Informers,
+        informers: Informers,
         clock: Clock,
         *,
         gaps: Callable[[], int],
@@ -62,7 +62,7 @@ class ClusterFeed:
     ) -> None:
         """`snapshot_objects`: with at least so many objects, snapshots of the feed are made."""
         self._feed = feed
-        self._world = world
+        self._informers = informers
         self._clock = clock
         self._gaps = gaps
         self._is_stale = is_stale
@@ -70,20 +70,20 @@ class ClusterFeed:
         self._resolved: dict[str, AllocationFact] = {}
         """{uid of an unended allocation: its last fact}, from the present spec, pool and LimitRanges"""
         self._specs = Specs()
-        self._snapshots = Snapshots(feed, world, clock, self._fact_now, objects_min=snapshot_objects)
+        self._snapshots = Snapshots(feed, informers, clock, self._fact_now, objects_min=snapshot_objects)
 
     async def publish(self, leadership: Leadership) -> None:
         """Publish while the lease is held; begin a new epoch after each gap."""
         term = leadership.term
         while leadership.is_valid():
             liveness.beat()
-            if not self._world.is_synced or self._is_stale():
+            if not self._informers.is_synced or self._is_stale():
                 await self._clock.sleep(WATCH_S)
                 continue
             self._resolved.clear()
             publisher = FeedPublisher(self._feed, self._clock, term=term)
             async with AsyncExitStack() as listening:
-                for resource, store in self._world.stores():
+                for resource, store in self._informers.stores():
                     listening.callback(store.on_change(self._listener(publisher, resource)))
                 try:
                     await self._run(publisher, leadership)
@@ -99,7 +99,7 @@ class ClusterFeed:
     async def _run(self, publisher: FeedPublisher, leadership: Leadership) -> None:
         """Publish until the view has a gap or is stale, or the lease is lost."""
         gaps, epoch = self._gaps(), 0
-        stores = [(resource.plural, store) for resource, store in self._world.stores()]
+        stores = [(resource.plural, store) for resource, store in self._informers.stores()]
 
         def goes_on(tasks: TaskGroup) -> bool:
             nonlocal epoch
@@ -133,9 +133,13 @@ class ClusterFeed:
                 publisher.offer(delta)
             if kind == RESOURCE_POOLS.plural and _spec_of(old) != _spec_of(new):
                 pool = (new or old).metadata.name
-                self._again(publisher, [each for each in self._world.allocations.items() if each.spec.pool == pool])
+                self._republish(
+                    publisher, [each for each in self._informers.allocations.items() if each.spec.pool == pool]
+                )
             elif kind == LIMIT_RANGES.plural and _spec_of(old) != _spec_of(new):
-                self._again(publisher, self._world.allocations.indexed(BY_NAMESPACE, (new or old).metadata.namespace))
+                self._republish(
+                    publisher, self._informers.allocations.indexed(BY_NAMESPACE, (new or old).metadata.namespace)
+                )
 
         return take
 
@@ -162,7 +166,7 @@ class ClusterFeed:
         if isinstance(obj, Pod) and not _is_visible(obj):
             return None
         if isinstance(obj, Allocation):
-            pool, ranges = self._world.pools.get(obj.spec.pool), self._ranges_of(obj)
+            pool, ranges = self._informers.pools.get(obj.spec.pool), self._ranges_of(obj)
             known = self._resolved.get(obj.metadata.uid) or self._specs.of(obj, pool, ranges)
             return allocation_fact(obj, pool, ranges=ranges, known=known)
         return fact_of(obj, self._pools())
@@ -175,14 +179,14 @@ class ClusterFeed:
         is_same_spec = old is not None and (old.metadata.uid, old.metadata.generation) == (uid, new.metadata.generation)
         known = self._resolved.get(uid) if is_same_spec else None
         ranges = self._ranges_of(new) if known is None else ()
-        fact = allocation_fact(new, self._world.pools.get(new.spec.pool), ranges=ranges, known=known)
+        fact = allocation_fact(new, self._informers.pools.get(new.spec.pool), ranges=ranges, known=known)
         if new.status.phase is Phase.TERMINATED and TEARDOWN_FINALIZER not in new.metadata.finalizers:
             self._resolved.pop(uid, None)
         else:
             self._resolved[uid] = fact
         return fact
 
-    def _again(self, publisher: FeedPublisher, allocations: list[Allocation]) -> None:
+    def _republish(self, publisher: FeedPublisher, allocations: list[Allocation]) -> None:
         """Publish facts again, after the defaults of a pool or the LimitRanges of a namespace have changed."""
         for allocation in allocations:
             fact = self._allocation_fact(None, allocation)
@@ -190,10 +194,10 @@ class ClusterFeed:
 
     def _ranges_of(self, allocation: Allocation) -> Ranges:
         namespace = allocation.metadata.namespace
-        return ranges_by_namespace(self._world.ranges.indexed(BY_NAMESPACE, namespace)).get(namespace, ())
+        return ranges_by_namespace(self._informers.ranges.indexed(BY_NAMESPACE, namespace)).get(namespace, ())
 
     def _pools(self) -> dict[str, ResourcePool]:
-        return {pool.metadata.name: pool for pool in self._world.pools.items()}
+        return {pool.metadata.name: pool for pool in self._informers.pools.items()}
 
 
 def _put(kind: str, obj: Any, data: bytes) -> Delta:

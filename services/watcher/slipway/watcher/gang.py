@@ -37,7 +37,7 @@ from slipway.model.times import parse_time
 from slipway.pods.ended import recorded
 from slipway.watcher import ends, exits
 from slipway.watcher.exits import RankExit
-from slipway.watcher.ranks import joined
+from slipway.watcher.ranks import merged
 
 NODES_CHARS_MAX = 96
 _DECIDED = frozenset(
@@ -88,7 +88,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """it is evicted while the rest of the gang goes on"""
     ended_by: str = ""
     """why the whole attempt is being ended: the reason of each rank that is killed with it; else empty"""
-    told_at: float | None = None
+    decided_at: float | None = None
     """when the end of this rank was decided (epoch seconds); None when it was not"""
     rule: int | None = None
     """the index of the failure policy's rule that matches its failure; None without one"""
@@ -203,7 +203,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
             seen = RankStatus(pod_uid=self.uid, node=node, phase=exits.rank_state(self.pod), reason=reason)
         else:
             seen = RankStatus(pod_uid=self.uid)
-        return joined(self.stored, seen)
+        return merged(self.stored, seen)
 
     def _reason_of_end(self) -> str:
         if self.exit is not None and self.exit.killed and self.ended_by:
@@ -293,7 +293,7 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cause(self) -> Rank | None:
-        """The rank whose failure is the cause: the first failure in the order of `_blame`.
+        """The rank whose failure is the cause: the first failure in the order of `_cause_order`.
 
         Failures of infrastructure come before those of the program, recorded failures before those that are only seen,
         and evicted ranks last. If a rule fails the gang, the failure that it matches is the cause, unless the gang was
@@ -303,7 +303,7 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
         earlier = [rank for rank in self.lost if fatal is not None and rank.order < fatal.order]
         if fatal is not None and not self._exceeds(earlier) and not self._success(earlier).is_out_of_reach:
             return fatal
-        return min(earlier or self.lost, key=_blame, default=None)
+        return min(earlier or self.lost, key=_cause_order, default=None)
 
     @property
     def retried(self) -> list[Rank]:
@@ -344,15 +344,15 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def slots(self) -> int:
         """The whole GPUs that its pods request, without evicted ranks that have ended."""
-        return whole_gpus(sum(asked.gpu_units() for asked in self._asked()))
+        return whole_gpus(sum(asked.gpu_units() for asked in self._requested()))
 
     @property
     def slices(self) -> dict[str, int]:
         """{resource: how many} of the MIG slices that these pods request."""
-        asked = total(self._asked())
+        asked = total(self._requested())
         return {name: asked.get(name) for name in sorted(slices_in(asked))[:SLICES_MAX]}
 
-    def _asked(self) -> Iterator[Resources]:
+    def _requested(self) -> Iterator[Resources]:
         asking = (rank for rank in self.ranks if not (rank.leaving and rank.exit is not None))
         return (pod_fact(rank.pod).requests for rank in asking if rank.pod is not None)
 
@@ -385,7 +385,7 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
                 counts[code] = counts.get(code, 0) + 1
         return counts
 
-    def said(self, rank: Rank) -> str:
+    def rule_text(self, rank: Rank) -> str:
         """Return the failure rule that matches the failure of a rank, in words; empty without one."""
         return said_by(self.failure_policy, rank.rule)
 
@@ -419,7 +419,7 @@ class ObservedGang(msgspec.Struct, frozen=True, kw_only=True):
                 RankEnd(
                     role=rank.role,
                     index=rank.index - self.firsts.get(rank.role, 0),
-                    has_succeeded=_is_well(rank) if rank.index in known else None,
+                    has_succeeded=_has_succeeded(rank) if rank.index in known else None,
                     daemon=rank.daemon,
                 )
                 for rank in counted
@@ -485,22 +485,22 @@ def assemble(
             grown=member.grown,
             leaving=index in leaving,
             ended_by=ended_by,
-            told_at=_told_at(allocation, is_leaving=index in leaving),
+            decided_at=_decided_at(allocation, is_leaving=index in leaving),
             restarts=member.restart.n if member.restart is not None else 0,
         )
         if not uid:
             ranks.append(rank)
             continue
-        seen_end = _made_room(_judged(rank, nodes_gone=nodes_gone, consistent=consistent))
-        ranks.append(_ruled(seen_end, allocation.spec.failure_policy))
-    ranks = _not_started_again(allocation, ranks)
+        seen_end = _with_preempted_reason(_with_end(rank, nodes_gone=nodes_gone, consistent=consistent))
+        ranks.append(_with_rule(seen_end, allocation.spec.failure_policy))
+    ranks = _without_restarts(allocation, ranks)
     minimum, by_role = _minimums(allocation)
     placed: dict[str, int] = {}
     counted = [rank for rank in ranks if not rank.is_joining]
     for rank in counted:
         placed[rank.role] = placed.get(rank.role, 0) + 1
     return ObservedGang(
-        ranks=_retried(allocation, ranks, namespace_terminating=namespace_terminating),
+        ranks=_with_restarts(allocation, ranks, namespace_terminating=namespace_terminating),
         count=max(rank_count(allocation), len(stored), *(rank.index + 1 for rank in ranks)),
         spare=max(0, len(counted) - minimum),
         spare_by_role={role: max(0, count - by_role.get(role, 0)) for role, count in placed.items()},
@@ -511,7 +511,7 @@ def assemble(
     )
 
 
-def _judged(rank: Rank, *, nodes_gone: Set[str], consistent: bool) -> Rank:
+def _with_end(rank: Rank, *, nodes_gone: Set[str], consistent: bool) -> Rank:
     """Return the rank with its end or its loss, if it has one."""
     stored, pod = rank.stored, rank.pod
     if stored is not None and stored.phase in RANK_ENDS:
@@ -523,7 +523,7 @@ def _judged(rank: Rank, *, nodes_gone: Set[str], consistent: bool) -> Rank:
         known = Reason(stored.reason) if stored is not None and stored.reason in INFRASTRUCTURE else Reason.POD_LOST
         lost = RankExit(state=RankState.FAILED, reason=known, message="the pod is gone", killed=True)
         return msgspec.structs.replace(rank, exit=lost)
-    end = exits.exit_of(pod, told_at=rank.told_at)
+    end = exits.exit_of(pod, decided_at=rank.decided_at)
     if end is not None:
         return msgspec.structs.replace(rank, exit=end)
     if pod.spec.node_name in nodes_gone and not consistent:
@@ -534,10 +534,10 @@ def _judged(rank: Rank, *, nodes_gone: Set[str], consistent: bool) -> Rank:
         return msgspec.structs.replace(
             rank, loss=RankExit(state=RankState.FAILED, reason=Reason.NODE_LOST, message=text, killed=True)
         )
-    return msgspec.structs.replace(rank, loss=exits.leaving(pod))
+    return msgspec.structs.replace(rank, loss=exits.certain_loss(pod))
 
 
-def _made_room(rank: Rank) -> Rank:
+def _with_preempted_reason(rank: Rank) -> Rank:
     """Return the rank, with the reason Preempted if it was killed after it was evicted."""
     if not rank.leaving:
         return rank
@@ -550,7 +550,7 @@ def _made_room(rank: Rank) -> Rank:
     return msgspec.structs.replace(rank, **told) if told else rank
 
 
-def _ruled(rank: Rank, policy: FailurePolicy | None) -> Rank:
+def _with_rule(rank: Rank, policy: FailurePolicy | None) -> Rank:
     """Return the rank with the failure rule that matches its failure, if there is one."""
     failed = rank.failed_end if policy is not None else None
     if failed is None:
@@ -563,7 +563,7 @@ def _ruled(rank: Rank, policy: FailurePolicy | None) -> Rank:
     return msgspec.structs.replace(rank, rule=rule, action=action_of(policy, rule))
 
 
-def _not_started_again(allocation: Allocation, ranks: list[Rank]) -> list[Rank]:
+def _without_restarts(allocation: Allocation, ranks: list[Rank]) -> list[Rank]:
     """Return the ranks; in an attempt that has to stop, ranks that wait for their next pod have ended.
 
     That holds only once all other ranks have ended: until then they may save their work.
@@ -579,7 +579,7 @@ def _not_started_again(allocation: Allocation, ranks: list[Rank]) -> list[Rank]:
     ]
 
 
-def _retried(allocation: Allocation, ranks: Sequence[Rank], *, namespace_terminating: bool) -> tuple[Rank, ...]:
+def _with_restarts(allocation: Allocation, ranks: Sequence[Rank], *, namespace_terminating: bool) -> tuple[Rank, ...]:
     """Return the ranks; ranks that have failed and will start again in their place are marked as not ended.
 
     Failures are evaluated in the order of their time, up to the first one that ends the attempt. So a watcher that sees
@@ -604,14 +604,14 @@ def _retried(allocation: Allocation, ranks: Sequence[Rank], *, namespace_termina
     return tuple(again.get(rank.index, rank) for rank in ranks)
 
 
-def _is_well(rank: Rank) -> bool | None:
+def _has_succeeded(rank: Rank) -> bool | None:
     """Whether the rank has succeeded (True) or failed (False); None while neither is known."""
     if rank.failure is not None:
         return False
     return True if rank.exit is not None else None
 
 
-def _blame(rank: Rank) -> tuple[bool | float | int, ...]:
+def _cause_order(rank: Rank) -> tuple[bool | float | int, ...]:
     """Return the sort key of failures by which the cause comes first."""
     failure = rank.failure
     return rank.leaving, failure is None or not failure.is_infrastructure, *rank.order
@@ -630,7 +630,7 @@ def _ended_by(allocation: Allocation) -> str:
     return status.reason if is_decided else Reason.BELOW_MINIMUM.value
 
 
-def _told_at(allocation: Allocation, *, is_leaving: bool) -> float | None:
+def _decided_at(allocation: Allocation, *, is_leaving: bool) -> float | None:
     """Return when the eviction of a rank, or the end of its attempt, was decided (epoch seconds). Its pod is deleted
     later."""
     status, shrink = allocation.status, allocation.status.shrink

@@ -15,7 +15,7 @@ from slipway.runtime.clock import Clock
 from slipway.streams import keys
 from slipway.streams.hinted import hinted
 from slipway.streams.ports import WorkHint
-from slipway.watcher.ports import Bell, HintSink
+from slipway.watcher.ports import HintSink, WakeSink
 
 RESEND_S = 15.0
 _BATCH_MAX = 512
@@ -77,16 +77,16 @@ class HintSender:
         self._something.clear()
 
 
-class Ringer:
+class SchedulerWaker:
     """Wakes the scheduler, once for many reasons at about the same time."""
 
-    def __init__(self, bell: Bell, clock: Clock) -> None:
-        self._bell = bell
+    def __init__(self, sink: WakeSink, clock: Clock) -> None:
+        self._sink = sink
         self._clock = clock
         self._reason = ""
         self._something = asyncio.Event()
 
-    def ring(self, reason: str) -> None:
+    def wake(self, reason: str) -> None:
         """Wake the scheduler soon, because it has something to plan."""
         self._reason = reason
         self._something.set()
@@ -97,7 +97,7 @@ class Ringer:
             await self._something.wait()
         self._something.clear()
         try:
-            await self._bell.ring(self._reason)
+            await self._sink.ring(self._reason)
         except TransientError:
             return
         await self._clock.sleep(keys.BELL_S)

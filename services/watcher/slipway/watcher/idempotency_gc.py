@@ -25,9 +25,9 @@ _log = log.get_logger(__name__)
 class ClaimSweeper:
     """Deletes unused claims."""
 
-    def __init__(self, kube: Kube, world: Informers, clock: Clock) -> None:
+    def __init__(self, kube: Kube, informers: Informers, clock: Clock) -> None:
         self._kube = kube
-        self._world = world
+        self._informers = informers
         self._clock = clock
 
     async def sweep(self) -> int:
@@ -39,7 +39,7 @@ class ClaimSweeper:
         idle_before = self._clock.now() - KEPT_S
         found = (await self._kube.list(CLAIM_MAPS, label_selector=LABEL_LAUNCH_KEY)).items
         # Allocations in the cache exist, or existed a moment ago, so only the other ones are read from the API server.
-        known = {(each.metadata.namespace, each.metadata.name) for each in self._world.allocations.items()}
+        known = {(each.metadata.namespace, each.metadata.name) for each in self._informers.allocations.items()}
         idle = [
             claim
             for claim in found

@@ -119,9 +119,9 @@ class Informers:
         return found.metadata.deletion_timestamp is not None or found.status.phase == "Terminating"
 
 
-async def fill(world: Informers, api: ConsistentReader) -> None:
+async def fill(informers: Informers, api: ConsistentReader) -> None:
     """Fill the stores by one consistent LIST of each resource, for a run without watches."""
-    for resource, store in world.stores():
+    for resource, store in informers.stores():
         listing = await api.list(resource)
         version = int(listing.resource_version) if listing.resource_version.isdigit() else 0
         store.replace(listing.items, version)

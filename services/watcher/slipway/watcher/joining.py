@@ -18,19 +18,19 @@ from slipway.model.lifecycle import Event, Phase
 from slipway.model.reasons import Reason
 from slipway.model.times import format_time
 from slipway.watcher import exits
-from slipway.watcher.delegated_binding import unplaced
+from slipway.watcher.delegated_binding import unbound_pod
 from slipway.watcher.gang import Rank
 from slipway.watcher.view import ReductionView
 
 _TEXT_MAX = 160
 
 
-def followed(view: ReductionView, allocation: Allocation) -> Allocation:
+def with_added_ranks(view: ReductionView, allocation: Allocation) -> Allocation:
     """Return the allocation, updated with what happened to the ranks that were added to it."""
     growth = growth_of(allocation)
     if growth is None or allocation.status.phase is not Phase.RUNNING:
         return allocation
-    allocation = _given_back(view, allocation)
+    allocation = _withdrawn(view, allocation)
     growth = growth_of(allocation) or growth
     leaving = leaving_ranks(allocation)
     is_on_its_way = any(rank.index not in leaving for rank in view.gang.joining) or bool(unreleased(allocation))
@@ -46,10 +46,14 @@ def followed(view: ReductionView, allocation: Allocation) -> Allocation:
     return record(allocation, Event.UPDATED, now=view.now, data=data, growth=told, **held)
 
 
-def _given_back(view: ReductionView, allocation: Allocation) -> Allocation:
+def _withdrawn(view: ReductionView, allocation: Allocation) -> Allocation:
     """Return the allocation, with added ranks that cannot start evicted."""
     known, status, growth = leaving_ranks(allocation), allocation.status, growth_of(allocation)
-    failed = [(rank.index, why) for rank in view.gang.joining if rank.index not in known and (why := _why(view, rank))]
+    failed = [
+        (rank.index, why)
+        for rank in view.gang.joining
+        if rank.index not in known and (why := _why_not_started(view, rank))
+    ]
     if not failed or growth is None:
         return allocation
     ranks, why = [index for index, _ in failed], failed[0][1][:_TEXT_MAX]
@@ -65,7 +69,7 @@ def _given_back(view: ReductionView, allocation: Allocation) -> Allocation:
     return record(allocation, Event.UPDATED, now=view.now, data=data, shrink=shrink, growth=held)
 
 
-def _why(view: ReductionView, rank: Rank) -> str:
+def _why_not_started(view: ReductionView, rank: Rank) -> str:
     """Return why an added rank cannot start; empty while it still may."""
     where = f"rank {rank.index} on {rank.node}" if rank.node else f"rank {rank.index}"
     end = rank.exit or rank.loss
@@ -77,7 +81,7 @@ def _why(view: ReductionView, rank: Rank) -> str:
     node = pod.spec.node_name
     if node and rank.placed_on and node != rank.placed_on:
         return f"rank {rank.index}: bound to {node}, not to {rank.placed_on}"
-    held, waits = exits.blocked(pod), unplaced(pod, view.policy)
+    held, waits = exits.blocked_start(pod), unbound_pod(pod, view.policy)
     if held is not None and view.now >= view.blocked_until(held):
         return f"{where}: {held.message}"
     return f"{where}: {waits.message}" if waits is not None and view.now >= waits.until else ""

@@ -15,11 +15,11 @@ from slipway.runtime.liveness import Loop
 from slipway.runtime.tasks import TaskGroup
 from slipway.watcher import context_gc, idempotency_gc, loops
 from slipway.watcher.context_gc import ArchiveSweeper
+from slipway.watcher.event_recorder import EventRecorder
 from slipway.watcher.feed import ClusterFeed
 from slipway.watcher.idempotency_gc import ClaimSweeper
 from slipway.watcher.informers import Informers
 from slipway.watcher.logarchiver import LogArchiver
-from slipway.watcher.narrator import Narrator
 from slipway.watcher.podevents import PodEvents
 from slipway.watcher.podlogs import PodLogs
 from slipway.watcher.relay import Relay
@@ -51,7 +51,7 @@ class RunsLoop(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Errands:
+class LeaderParts:
     """The parts that do these tasks."""
 
     feed: ClusterFeed
@@ -63,15 +63,15 @@ class Errands:
     retention: Retention
     relay: Relay
     log_archiver: LogArchiver | None = None
-    narrator: Narrator | None = None
+    event_recorder: EventRecorder | None = None
 
 
-class Primary:
+class LeaderTasks:
     """Runs these tasks in each term of this process as the primary."""
 
-    def __init__(self, errands: Errands, world: Informers, settings: Settings, *, loop: RunsLoop) -> None:
-        self._errands = errands
-        self._world = world
+    def __init__(self, parts: LeaderParts, informers: Informers, settings: Settings, *, loop: RunsLoop) -> None:
+        self._parts = parts
+        self._informers = informers
         self._settings = settings
         self._loop = loop
         self._orphans = asyncio.Event()
@@ -79,47 +79,47 @@ class Primary:
 
     async def run(self, leadership: Leadership, stop: StopSignal) -> None:
         """Run the tasks until `stop`, or until the term ends and this is cancelled."""
-        errands = self._errands
+        parts = self._parts
         # At the beginning of a term, entries may be missing in the streams, as after a loss of Redis.
         self._streams_lost.set()
         async with TaskGroup() as tasks:
             running = [
                 tasks.create_task(work)
                 for work in (
-                    self._loop(loops.FOLLOW_LOGS, errands.logs.lead, stop, max_backoff_s=5.0),
-                    self._loop(loops.POD_EVENTS, errands.events.run, stop, max_backoff_s=5.0),
-                    self._loop(loops.FEED, lambda: errands.feed.publish(leadership), stop, max_backoff_s=5.0),
-                    self._loop(loops.STREAMS, self._rebuild, stop, max_backoff_s=5.0),
+                    self._loop(loops.FOLLOW_LOGS, parts.logs.lead, stop, max_backoff_s=5.0),
+                    self._loop(loops.POD_EVENTS, parts.events.run, stop, max_backoff_s=5.0),
+                    self._loop(loops.FEED, lambda: parts.feed.publish(leadership), stop, max_backoff_s=5.0),
+                    self._loop(loops.STREAMS, self._restore_streams, stop, max_backoff_s=5.0),
                     self._loop(loops.SWEEP, self._sweep, stop, max_backoff_s=10.0),
-                    self._loop(loops.RETENTION, self._forget, stop, max_backoff_s=60.0),
+                    self._loop(loops.RETENTION, self._run_retention, stop, max_backoff_s=60.0),
                     self._loop(loops.ARCHIVES, self._sweep_archives, stop, max_backoff_s=60.0),
                     self._loop(loops.CLAIMS, self._sweep_claims, stop, max_backoff_s=60.0),
                 )
             ]
-            if errands.log_archiver is not None:
-                archiver = errands.log_archiver
+            if parts.log_archiver is not None:
+                archiver = parts.log_archiver
                 running += [
                     tasks.create_task(self._loop(loops.LOG_ARCHIVE, self._archive_logs, stop, max_backoff_s=5.0)),
                     tasks.create_task(self._loop(loops.LOG_EXPIRY, archiver.expire, stop, max_backoff_s=60.0)),
                 ]
                 archiver.begin()
-            if errands.narrator is not None:
-                telling = self._loop(loops.STORY, errands.narrator.run, stop, max_backoff_s=5.0)
-                running.append(tasks.create_task(telling))
+            if parts.event_recorder is not None:
+                recording = self._loop(loops.STORY, parts.event_recorder.run, stop, max_backoff_s=5.0)
+                running.append(tasks.create_task(recording))
             try:
                 await stop.wait()
             finally:
-                if errands.log_archiver is not None:
-                    errands.log_archiver.end()
+                if parts.log_archiver is not None:
+                    parts.log_archiver.end()
             for task in running:
                 task.cancel()
 
     async def once(self) -> None:
         """Make one sweep of each kind, and one round of retention."""
-        await self._errands.sweeper.sweep()
-        await self._errands.retention.step()
-        await self._errands.archives.sweep()
-        await self._errands.claims.sweep()
+        await self._parts.sweeper.sweep()
+        await self._parts.retention.step()
+        await self._parts.archives.sweep()
+        await self._parts.claims.sweep()
 
     def sweep_soon(self) -> None:
         """Sweep soon, because pods without an allocation were seen."""
@@ -129,19 +129,19 @@ class Primary:
         """Check all streams soon, because Redis has lost data."""
         self._streams_lost.set()
 
-    async def _rebuild(self) -> None:
+    async def _restore_streams(self) -> None:
         """Wait for a loss, then check every stream; the next resync checks those that cannot be read now."""
         with liveness.rest(self._streams_lost.is_set):
             await self._streams_lost.wait()
         self._streams_lost.clear()
-        await self._errands.relay.check_quietly(self._world.allocations.items())
+        await self._parts.relay.check_quietly(self._informers.allocations.items())
 
     async def _sweep(self) -> float:
-        if not self._world.is_synced:
+        if not self._informers.is_synced:
             return UNSYNCED_PAUSE_S
         self._orphans.clear()
-        await self._errands.sweeper.sweep()
-        await self._errands.logs.close()
+        await self._parts.sweeper.sweep()
+        await self._parts.logs.close()
         pause_s = max(0.0, self._settings.sweep_interval_s - SWEEP_PAUSE_S)
         liveness.beat(pause_s)
         try:
@@ -151,27 +151,27 @@ class Primary:
             pass
         return SWEEP_PAUSE_S
 
-    async def _forget(self) -> float:
-        if not self._world.is_synced:
+    async def _run_retention(self) -> float:
+        if not self._informers.is_synced:
             return UNSYNCED_PAUSE_S
-        deleted = await self._errands.retention.step()
-        if self._errands.retention.is_behind:
+        deleted = await self._parts.retention.step()
+        if self._parts.retention.is_behind:
             return RETENTION_BUSY_S
         return RETENTION_MORE_S if deleted else RETENTION_S
 
     async def _archive_logs(self) -> float:
-        if not self._world.is_synced or self._errands.log_archiver is None:
+        if not self._informers.is_synced or self._parts.log_archiver is None:
             return UNSYNCED_PAUSE_S
-        return await self._errands.log_archiver.step()
+        return await self._parts.log_archiver.step()
 
     async def _sweep_archives(self) -> float:
-        if not self._world.is_synced:
+        if not self._informers.is_synced:
             return UNSYNCED_PAUSE_S
-        removed = await self._errands.archives.sweep()
-        return SWEEP_BUSY_S if removed >= context_gc.DELETES_MAX else self._errands.archives.pause_s
+        removed = await self._parts.archives.sweep()
+        return SWEEP_BUSY_S if removed >= context_gc.DELETES_MAX else self._parts.archives.pause_s
 
     async def _sweep_claims(self) -> float:
-        if not self._world.is_synced:
+        if not self._informers.is_synced:
             return UNSYNCED_PAUSE_S
-        removed = await self._errands.claims.sweep()
+        removed = await self._parts.claims.sweep()
         return SWEEP_BUSY_S if removed >= idempotency_gc.DELETES_MAX else CLAIMS_S

@@ -115,7 +115,7 @@ class _Copy(msgspec.Struct):
     """it had ended before this process knew of it, so most likely it is archived already"""
     failed_since: float = math.inf
     """since when its copy fails; infinite while it does not"""
-    was_told: bool = False
+    is_reported: bool = False
     """a line in the log already reports that the archive does not answer"""
     moved: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
 
@@ -138,7 +138,7 @@ class LogArchiver:
         archive: LogArchive,
         source: LogCopySource,
         writer: LogPackWriter,
-        world: Informers,
+        informers: Informers,
         clock: Clock,
         *,
         days: int,
@@ -146,7 +146,7 @@ class LogArchiver:
         woken: Callable[[str, float], None],
     ) -> None:
         self._archive, self._source, self._writer = archive, source, writer
-        self._world, self._clock, self._woken = world, clock, woken
+        self._informers, self._clock, self._woken = informers, clock, woken
         self._days, self._bytes_max = days, bytes_max
         self._sizes = _ArchiveSizes()
         self._old_at = -math.inf
@@ -175,7 +175,7 @@ class LogArchiver:
         for copy in self._copies.values():
             copy.moved.set()
 
-    def wrote(self, pack: LogPack) -> None:
+    def note_stored(self, pack: LogPack) -> None:
         """Note a pack that was stored in the stream."""
         if not (self._leads and pack.lines):
             return
@@ -190,7 +190,7 @@ class LogArchiver:
         if copy.bytes >= COPY_BYTES:
             self._some.set()
 
-    async def room(self, pack: LogPack) -> None:
+    async def wait_for_room(self, pack: LogPack) -> None:
         """Wait until the stream can store this pack without dropping unarchived lines.
 
         It waits at most `ROOM_WAIT_S`, and not while the archive does not answer.
@@ -200,7 +200,7 @@ class LogArchiver:
         while (
             copy is not None
             and self._leads
-            and not self._is_away
+            and not self._is_failing
             and copy.waiting.get(pack.source, 0) + _cost(pack) > pack.share_bytes // 2 > 0
             and copy.waiting.get(pack.source, 0) > 0
         ):
@@ -222,7 +222,7 @@ class LogArchiver:
         If not, the allocation is queued for another reconcile.
         """
         copy = self._copies.get(allocation)
-        if not self._leads or copy is None or self._is_away:
+        if not self._leads or copy is None or self._is_failing:
             return True
         if copy.since == math.inf and not copy.is_running and copy.cursor:
             copy.asked_at = math.inf
@@ -237,7 +237,7 @@ class LogArchiver:
         return False
 
     @property
-    def _is_away(self) -> bool:
+    def _is_failing(self) -> bool:
         return self._failures > 0
 
     # --- the loop ---------------------------------------------------------------------------------------------------
@@ -254,17 +254,17 @@ class LogArchiver:
             (copy for copy in self._copies.values() if self._is_due(copy, now) and not copy.is_old),
             key=lambda each: (not each.is_urgent, each.since),
         )[: COPIES_AT_ONCE * 16]
-        due += self._some_old(now)
+        due += self._due_old_copies(now)
         lanes = asyncio.Semaphore(COPIES_AT_ONCE)
         async with TaskGroup() as tasks:
             for copy in due:
-                tasks.create_task(self._turn(copy, lanes))
+                tasks.create_task(self._process(copy, lanes))
         if due:
             return 0.0
         await self._rest(LOOK_S)
         return 0.0
 
-    def _some_old(self, now: float) -> list[_Copy]:
+    def _due_old_copies(self, now: float) -> list[_Copy]:
         """Return a few of the allocations that ended before the term: a bounded rate, however many are retained."""
         if now < self._old_at + LOOK_S:
             return []
@@ -286,7 +286,7 @@ class LogArchiver:
     def _discover(self) -> None:
         """Begin a copy for each allocation that is not known in this term: its archive may be behind."""
         now, there = self._clock.monotonic(), set[AllocationId]()
-        for allocation in self._world.allocations.items():
+        for allocation in self._informers.allocations.items():
             id_ = id_of(allocation)
             there.add(id_)
             if id_ in self._closed:
@@ -295,7 +295,7 @@ class LogArchiver:
             if copy is None:
                 if not _may_have_log(allocation):
                     continue
-                copy = self._begun(allocation)
+                copy = self._new_copy(allocation)
                 if copy is None:
                     self._closed.add(id_)
                     continue
@@ -313,7 +313,7 @@ class LogArchiver:
             else:
                 copy.ended_at = min(copy.ended_at, now)
 
-    def _begun(self, allocation: Allocation) -> _Copy | None:
+    def _new_copy(self, allocation: Allocation) -> _Copy | None:
         """Return a new copy; None if the stream has expired, so that its lines are archived or lost already."""
         ended_at = parse_time(allocation.status.ended_at) if allocation.status.ended_at else math.inf
         age_s = self._clock.now() - ended_at
@@ -336,7 +336,7 @@ class LogArchiver:
             or (copy.ended_at < math.inf and now >= copy.look_at)
         )
 
-    async def _turn(self, copy: _Copy, lanes: asyncio.Semaphore) -> None:
+    async def _process(self, copy: _Copy, lanes: asyncio.Semaphore) -> None:
         async with lanes:
             if self._clock.monotonic() < self._retry_at:
                 return
@@ -344,7 +344,7 @@ class LogArchiver:
             try:
                 # A copy that finds no new lines asks only the stream, so it does not show that the archive answers.
                 if await self._copy(copy):
-                    self._failures, copy.failed_since, copy.was_told = 0, math.inf, False
+                    self._failures, copy.failed_since, copy.is_reported = 0, math.inf, False
             except InvalidError as error:
                 _log.error("log not archived", allocation=copy.record.allocation, error=str(error))
                 copy.is_closed = True
@@ -372,17 +372,19 @@ class LogArchiver:
                 self._woken(each.record.uid, 0.0)
         # Most logs that wait have no turn, because the archive is not asked while it does not answer.
         late = [
-            each for each in self._copies.values() if not each.was_told and now >= each.since + COPY_AGE_S + SAY_AFTER_S
+            each
+            for each in self._copies.values()
+            if not each.is_reported and now >= each.since + COPY_AGE_S + SAY_AFTER_S
         ]
         if isinstance(error, PermanentError) or now >= copy.failed_since + SAY_AFTER_S:
             late.insert(0, copy)
-        await asyncio.gather(*(self._say(each, str(error)) for each in late[:SAY_AT_ONCE]))
+        await asyncio.gather(*(self._report(each, str(error)) for each in late[:SAY_AT_ONCE]))
 
-    async def _say(self, copy: _Copy, why: str) -> None:
+    async def _report(self, copy: _Copy, why: str) -> None:
         """Report in the waiting log that it is not archived, once for each such period."""
-        if copy.was_told:
+        if copy.is_reported:
             return
-        copy.was_told = True
+        copy.is_reported = True
         waited_s = self._clock.monotonic() - copy.since
         now = format_time(self._clock.now(), "microseconds")
         which = f"since {format_time(self._clock.now() - waited_s)}" if waited_s >= 0 else "from here on"
@@ -396,7 +398,7 @@ class LogArchiver:
             async with asyncio.timeout(LOOK_S):
                 await self._writer.write(pack)
         except (ControlPlaneError, TimeoutError):
-            copy.was_told = False
+            copy.is_reported = False
 
     async def _copy(self, copy: _Copy) -> bool:
         """Copy the lines that the archive does not have yet, and close the archive if the allocation has ended.
@@ -475,7 +477,7 @@ class LogArchiver:
         """
         if copy.ended_at == math.inf or copy.waiting:
             return False
-        now, has_pods = self._clock.monotonic(), bool(self._world.pods_of(copy.record.uid))
+        now, has_pods = self._clock.monotonic(), bool(self._informers.pods_of(copy.record.uid))
         if has_pods:
             copy.had_pods_at = now
         logs = {source: position for source, position in positions.items() if source.stream == STDOUT}
@@ -502,7 +504,7 @@ class LogArchiver:
     async def expire(self) -> float:
         """Delete some archived logs that are too old, or more than the bound allows;
         return after how many seconds to go on."""
-        if not self._world.is_synced:
+        if not self._informers.is_synced:
             return LOOK_S
         return min(await self._expire_old(), await self._expire_excess())
 
@@ -510,7 +512,7 @@ class LogArchiver:
         """Delete archives that are too old; never of an allocation whose object still exists."""
         if not self._days:
             return EXPIRY_S
-        there = self._there()
+        there = self._existing_ids()
         ids, self._expiry_after = await self._archive.records(after=self._expiry_after, limit=EXPIRY_LOOKS_MAX)
         deleted = 0
         for id_ in ids:
@@ -543,13 +545,13 @@ class LogArchiver:
         if not sizes.is_whole:
             return EXPIRY_BUSY_S
         telemetry.LOG_ARCHIVE_SIZE.set(sizes.total)
-        deleted, there = 0, self._there()
+        deleted, there = 0, self._existing_ids()
         for of in sizes.oldest():
             if sizes.total <= self._bytes_max:
                 break
             if self._may_grow(of.allocation, there):
                 continue
-            count, is_all = await self._drop(of, EXPIRY_DELETES_MAX - deleted)
+            count, is_all = await self._delete_pieces(of, EXPIRY_DELETES_MAX - deleted)
             deleted += count
             liveness.beat()
             if not is_all:
@@ -559,8 +561,8 @@ class LogArchiver:
         self._sizes = _ArchiveSizes(again_at=now + EXPIRY_S)
         return EXPIRY_S
 
-    def _there(self) -> set[AllocationId]:
-        return {id_of(allocation) for allocation in self._world.allocations.items()}
+    def _existing_ids(self) -> set[AllocationId]:
+        return {id_of(allocation) for allocation in self._informers.allocations.items()}
 
     def _may_grow(self, id_: AllocationId, there: set[AllocationId]) -> bool:
         """Whether the archive of the allocation may get more pieces or another record; `there` are those that exist.
@@ -570,7 +572,7 @@ class LogArchiver:
         """
         return id_ in self._copies or (id_ in there and id_ not in self._closed)
 
-    async def _drop(self, of: "_ArchivedSize", most: int) -> tuple[int, bool]:
+    async def _delete_pieces(self, of: "_ArchivedSize", most: int) -> tuple[int, bool]:
         """Note the deletion in the record first, then delete up to `most` pieces;
         return how many, and whether all are gone."""
         record, now = await self._archive.record(of.allocation), format_time(self._clock.now())

@@ -29,7 +29,7 @@ from slipway.runtime.tasks import TaskGroup
 from slipway.streams.logpacks import EVENT, EVENT_SHARE_BYTES, LogAppended, LogKey, LogPack, LogPosition
 from slipway.watcher import exits
 from slipway.watcher.informers import Informers
-from slipway.watcher.loglines import LineCutter
+from slipway.watcher.loglines import LineSplitter
 from slipway.watcher.ports import LogReader, LogStore
 
 RETRY_S = 0.5
@@ -102,7 +102,7 @@ class LogPackWriter:
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
-        self.stored: Callable[[LogPack], None] = _nothing
+        self.stored: Callable[[LogPack], None] = _ignore
         """called with each pack that was appended"""
         self._waiting: deque[tuple[LogPack, asyncio.Future[LogAppended]]] = deque()
         self._some = asyncio.Event()
@@ -151,11 +151,11 @@ class LogPackWriter:
                 answer.set_result(found)
 
 
-def _nothing(pack: LogPack) -> None:
+def _ignore(pack: LogPack) -> None:
     del pack
 
 
-async def _at_once(pack: LogPack) -> None:
+async def _no_wait(pack: LogPack) -> None:
     del pack
 
 
@@ -165,7 +165,7 @@ def _fail(batch: Iterable[tuple[LogPack, asyncio.Future[LogAppended]]]) -> None:
             answer.set_exception(UnavailableError("the writer of logs has stopped"))
 
 
-class _Ahead:
+class _ChunkBuffer:
     """A buffer of chunks that were read and not yet taken: a bounded number of bytes, however small the chunks are."""
 
     def __init__(self) -> None:
@@ -198,20 +198,20 @@ class _Ahead:
         return found or None
 
 
-class LogMeans(msgspec.Struct, frozen=True, kw_only=True):
+class FollowerDeps(msgspec.Struct, frozen=True, kw_only=True):
     """The dependencies of a follower."""
 
     reader: LogReader
     store: LogStore
     writer: LogPackWriter
-    world: Informers
+    informers: Informers
     clock: Clock
     leads: Callable[[], bool]
     """whether this process is the one that follows logs of running pods;
     if not, the other process may have a log open that cannot be opened any more"""
     node_file_bytes: int = NODE_FILE_BYTES
     """the size in bytes at which a node begins a new log file"""
-    room: Callable[[LogPack], Awaitable[None]] = _at_once
+    room: Callable[[LogPack], Awaitable[None]] = _no_wait
     """waits for a bounded time until the store can accept a pack without dropping unarchived lines"""
 
 
@@ -219,7 +219,7 @@ class LogFollower:
     """Reads one log to its end, and stores it."""
 
     def __init__(
-        self, means: LogMeans, *, pod: Pod, source: LogKey, container: str, is_fresh: bool, share_bytes: int
+        self, deps: FollowerDeps, *, pod: Pod, source: LogKey, container: str, is_fresh: bool, share_bytes: int
     ) -> None:
         self.pod = pod
         self.news = asyncio.Event()
@@ -232,15 +232,15 @@ class LogFollower:
         """the store does not answer, and the lines wait for it"""
         self.has_end = False
         """the store has the mark that no more lines follow"""
-        self.moved_at = means.clock.monotonic()
+        self.moved_at = deps.clock.monotonic()
         self.waits_since = math.inf
         """since when it waits for its node to send more (monotonic seconds); infinite while it does not wait"""
         self.cut_at = 0.0
-        """when `cut` was last called (monotonic seconds)"""
-        self._reader, self._store, self._writer = means.reader, means.store, means.writer
-        self._world = means.world
-        self._clock = clock = means.clock
-        self._leads, self._room, self._node_file_bytes = means.leads, means.room, means.node_file_bytes
+        """when `end_read` was last called (monotonic seconds)"""
+        self._reader, self._store, self._writer = deps.reader, deps.store, deps.writer
+        self._informers = deps.informers
+        self._clock = clock = deps.clock
+        self._leads, self._room, self._node_file_bytes = deps.leads, deps.room, deps.node_file_bytes
         self._source = source
         self._container = container
         self._share_bytes = share_bytes
@@ -248,7 +248,7 @@ class LogFollower:
         self._number = 0
         self._stored = LogPosition()
         """the position of the stored log, as this reader believes"""
-        self._cutter = LineCutter(LogPosition())
+        self._splitter = LineSplitter(LogPosition())
         self._lines: deque[bytes] = deque()
         self._pieces: deque[bytes] = deque()
         self._known: LogPosition | None = LogPosition() if is_fresh else None
@@ -256,13 +256,13 @@ class LogFollower:
         self._is_stored = False
         # `_is_short`: whether the last read may have ended before the end. `_read_until`:
         # the newest line of a read that reached the end. `_end_mark`: where the last complete read ended.
-        self._is_short, self._read_until, self._end_mark = False, "", LineCutter(LogPosition()).end_mark
-        self._unended: LineCutter | None = None
+        self._is_short, self._read_until, self._end_mark = False, "", LineSplitter(LogPosition()).end_mark
+        self._unended: LineSplitter | None = None
         """the cutter of the last read, if it ended within a line: the log may be gone at the next read"""
         # `_bytes`: the bytes that wait to be stored. `_log_bytes`: the least size of the log, infinite when another
         # process has read its beginning.
         self._bytes, self._log_bytes = 0, 0.0
-        self._lag = Lag(clock, means.node_file_bytes)
+        self._read_lag = ReadLag(clock, deps.node_file_bytes)
         self._progress_at = 0.0
         # When the log was last requested from the node (epoch seconds), the bytes since then,
         # and when a chunk was last taken.
@@ -272,7 +272,7 @@ class LogFollower:
         self._opens_at = math.inf
         """from when on the log is assumed to be open on its node (monotonic seconds)"""
         self._is_beginning_judged = False
-        self._ahead: _Ahead | None = None
+        self._buffer: _ChunkBuffer | None = None
         self._is_cut = False
         self._given_up = ""
         """why the log is not read to its end; empty while it is read"""
@@ -305,24 +305,24 @@ class LogFollower:
         with suppress(ControlPlaneError):
             before = self._unended
             if before is not None and before.position(self._number).place == self._stored.place:
-                self._cutter = before
+                self._splitter = before
                 await self._store_rest()
-            await self._say(unread_text(self._source, why), "unread")
+            await self._report(unread_text(self._source, why), "unread")
             await self._finish()
 
-    def cut(self) -> None:
+    def end_read(self) -> None:
         """End this read, because the node sends nothing although the log has ended:
         store what was read, and read again."""
         self.cut_at = self._clock.monotonic()
         self._is_cut = True
-        if self._ahead is not None:
-            self._ahead.close()
+        if self._buffer is not None:
+            self._buffer.close()
 
     def give_up(self, why: str) -> None:
         """End the reading for lack of time: store what was read, and report that the rest is missing."""
         self._given_up = self._given_up or why
         self._is_given_up.set()
-        self.cut()
+        self.end_read()
 
     async def _read_to_end(self) -> None:
         """Follow the log. Once the container has ended, read the rest, unless the last read already covers its end."""
@@ -332,7 +332,7 @@ class LogFollower:
             if self._is_stored:
                 self.has_end = True
                 return
-            self.pod = self._world.pods.by_uid(self.pod.metadata.uid) or self.pod
+            self.pod = self._informers.pods.by_uid(self.pod.metadata.uid) or self.pod
             if self._given_up:
                 raise DeadlineError(self._given_up)
             is_over = has_ended(self.pod, self._container)
@@ -356,7 +356,7 @@ class LogFollower:
                         await self._is_given_up.wait()
                 continue
             if not is_read:
-                await self._hear_of()
+                await self._wait_for_change()
             elif await self._finish():
                 return
 
@@ -376,7 +376,7 @@ class LogFollower:
         """Continue from the position of this log in the store."""
         position, self._known = self._known, None
         if position is None:
-            position = await self._persist(lambda: self._store.position(self._allocation, self._source))
+            position = await self._retry(lambda: self._store.position(self._allocation, self._source))
         # A rank that was added again, or restarted, continues in the same log:
         # its end is then that of the previous pod.
         is_next = position.is_ended and self._is_later(position)
@@ -386,7 +386,7 @@ class LogFollower:
             # Another process has read the beginning of this pod's log, or the whole log of the previous pod.
             self._log_bytes = 0.0 if is_next else math.inf
         self._number, self._stored = position.number, position
-        self._cutter = LineCutter(LogPosition() if is_next else position)
+        self._splitter = LineSplitter(LogPosition() if is_next else position)
         self._lines.clear()
         self._pieces.clear()
         self._bytes = 0
@@ -397,7 +397,7 @@ class LogFollower:
         The time of the last line is by the clock of its node, and so is that of the container's start. The API server's
         clock tells the creation of the pod, and counts only while the start is unknown.
         """
-        pod = self._world.pods.by_uid(self.pod.metadata.uid) or self.pod
+        pod = self._informers.pods.by_uid(self.pod.metadata.uid) or self.pod
         meta = pod.metadata
         if ANNOTATION_ADDED not in meta.annotations:
             return False
@@ -408,13 +408,13 @@ class LogFollower:
 
     async def _follow(self) -> bool:
         """Read and store until the log ends; return False when another process has stored lines of it."""
-        self._ahead = ahead = _Ahead()
+        self._buffer = buffer = _ChunkBuffer()
         self._is_cut = False
         try:
             async with TaskGroup() as tasks:
-                reading = tasks.create_task(self._pump(ahead))
+                reading = tasks.create_task(self._pump(buffer))
                 try:
-                    return await self._take_all(ahead, reading)
+                    return await self._take_all(buffer, reading)
                 finally:
                     reading.cancel()
                     # An exception passes through this frame, and the task that raised it would keep a reference to it.
@@ -422,55 +422,55 @@ class LogFollower:
         except BaseExceptionGroup as group:
             raise_only(group)
         finally:
-            self._ahead = None
+            self._buffer = None
             self.waits_since = math.inf
 
-    async def _pump(self, ahead: _Ahead) -> ControlPlaneError | None:
+    async def _pump(self, buffer: _ChunkBuffer) -> ControlPlaneError | None:
         meta = self.pod.metadata
         self._asked_at, self._asked_bytes = self._clock.now(), 0
-        self._is_beginning_judged = bool(self._cutter.since)
+        self._is_beginning_judged = bool(self._splitter.since)
         self._opens_at = min(self._opens_at, self._clock.monotonic() + OPEN_S)
         try:
             stream = self._reader.follow_log(
-                meta.namespace, meta.name, container=self._container, since_time=self._cutter.since
+                meta.namespace, meta.name, container=self._container, since_time=self._splitter.since
             )
             async with aclosing(cast("AsyncGenerator[bytes]", stream)) as found:
                 async for chunk in found:
                     self._opens_at = 0.0
-                    await ahead.put(chunk)
+                    await buffer.put(chunk)
         except ControlPlaneError as error:
-            ahead.close()
+            buffer.close()
             return error
-        ahead.close()
+        buffer.close()
         return None
 
-    async def _take_all(self, ahead: _Ahead, reading: "asyncio.Task[ControlPlaneError | None]") -> bool:
+    async def _take_all(self, buffer: _ChunkBuffer, reading: "asyncio.Task[ControlPlaneError | None]") -> bool:
         self._is_short = False
-        while not await self._take_some(ahead):
+        while not await self._take_some(buffer):
             is_many = self._bytes >= PACK_BYTES
             if not await self._store_lines(keep_last=self._is_behind()):
                 return False
             if not is_many:
                 await self._clock.sleep(GATHER_S)
         error = UnavailableError("its node stopped sending it") if self._is_cut else await reading
-        pod = self._world.pods.by_uid(self.pod.metadata.uid) or self.pod
+        pod = self._informers.pods.by_uid(self.pod.metadata.uid) or self.pod
         is_end = False
         if error is None and has_ended(pod, self._container):
             # When an API server loses a node, its response ends as usual. So a short read has reached the end only if
             # the next read ends there too. Of a pod that is being deleted there may be no next read, because its node
             # deletes the containers: its unfinished line is then the last one.
-            before, self._end_mark = self._end_mark, self._cutter.end_mark
-            is_leaving = pod.metadata.deletion_timestamp is not None and not self._cutter.is_behind
-            is_end = not self._cutter.is_short or before == self._end_mark or is_leaving
+            before, self._end_mark = self._end_mark, self._splitter.end_mark
+            is_leaving = pod.metadata.deletion_timestamp is not None and not self._splitter.is_behind
+            is_end = not self._splitter.is_short or before == self._end_mark or is_leaving
         if is_end:
-            self._add(self._cutter.end())
-            if self._cutter.is_elsewhere:
-                await self._say_torn(
+            self._add(self._splitter.end())
+            if self._splitter.is_other_file:
+                await self._report_gap(
                     self._stored.time, ended_at(pod, self._container) + 1.0, "may be missing: its node may have"
                 )
-        self._is_short = self._cutter.is_short and not is_end
-        if self._cutter.has_rest or error is None:
-            self._unended = self._cutter if self._cutter.has_rest else None
+        self._is_short = self._splitter.is_short and not is_end
+        if self._splitter.has_rest or error is None:
+            self._unended = self._splitter if self._splitter.has_rest else None
         if not await self._store_lines():
             return False
         if error is not None:
@@ -479,10 +479,10 @@ class LogFollower:
             finally:
                 # Otherwise the frame in the error's traceback keeps a reference to the error.
                 del error, reading
-        self._read_until = self._cutter.newest
+        self._read_until = self._splitter.newest
         return True
 
-    async def _take_some(self, ahead: _Ahead) -> bool:
+    async def _take_some(self, buffer: _ChunkBuffer) -> bool:
         """Wait for a chunk and take the available lines, up to a pack; return True when the log has ended.
 
         A piece that is taken is stored whole, because the stored position is that of its last line.
@@ -490,8 +490,8 @@ class LogFollower:
         if not self._pieces:
             self.waits_since = min(self.waits_since, self._clock.monotonic())
             try:
-                async with asyncio.timeout(PROGRESS_S if self._cutter.is_open else None):
-                    found = await ahead.take()
+                async with asyncio.timeout(PROGRESS_S if self._splitter.is_open else None):
+                    found = await buffer.take()
             except TimeoutError:
                 self._show_progress()
                 return False
@@ -500,23 +500,23 @@ class LogFollower:
                 return True
             self._pieces.extend(found[at : at + PIECE_BYTES] for at in range(0, len(found), PIECE_BYTES))
         while self._pieces and self._bytes < PACK_BYTES:
-            piece, before = self._pieces.popleft(), self._cutter.newest
-            self._add(self._cutter.feed(piece))
-            if before and before[:_SECOND_CHARS] != self._cutter.newest[:_SECOND_CHARS]:
-                await self._judge_step(before, self._cutter.newest)
+            piece, before = self._pieces.popleft(), self._splitter.newest
+            self._add(self._splitter.feed(piece))
+            if before and before[:_SECOND_CHARS] != self._splitter.newest[:_SECOND_CHARS]:
+                await self._check_gap(before, self._splitter.newest)
             self._took_at = self._clock.now()
-            if self._cutter.first and not self._first_took_at:
+            if self._splitter.first and not self._first_took_at:
                 self._first_took_at = self._took_at
             # These are all bytes that the node sent, also those that are left out of the stored lines.
             self._asked_bytes += len(piece)
             self._log_bytes += len(piece)
-            self._lag.add(len(piece), self._cutter.newest)
-        if self._cutter.is_open and self._clock.monotonic() >= self._progress_at + PROGRESS_S:
+            self._read_lag.add(len(piece), self._splitter.newest)
+        if self._splitter.is_open and self._clock.monotonic() >= self._progress_at + PROGRESS_S:
             self._show_progress()
         return False
 
     def _show_progress(self) -> None:
-        self._add(self._cutter.progress())
+        self._add(self._splitter.progress())
         self._progress_at = self._clock.monotonic()
 
     def _add(self, lines: Sequence[bytes]) -> None:
@@ -528,8 +528,8 @@ class LogFollower:
 
     def _is_behind(self) -> bool:
         # Nodes remove lines only of running containers: the log of an ended container is kept as long as its pod.
-        is_running = not has_ended(self._world.pods.by_uid(self.pod.metadata.uid) or self.pod, self._container)
-        return self.is_hurried or (self._lag.is_too_much(self._cutter.newest) and is_running)
+        is_running = not has_ended(self._informers.pods.by_uid(self.pod.metadata.uid) or self.pod, self._container)
+        return self.is_hurried or (self._read_lag.is_too_much(self._splitter.newest) and is_running)
 
     async def _store_lines(self, *, keep_last: bool = False) -> bool:
         """Store the waiting lines; with `keep_last` leave out all but the last ones, which stay in the buffer."""
@@ -541,15 +541,17 @@ class LogFollower:
             return True
         if not self._lines:
             return True
-        if self._cutter.is_torn:
-            await self._say_torn(self._stored.time, parse_time(self._cutter.resumed_at), "are missing: its node had")
-            self._cutter.is_torn = False
-        if self._cutter.is_first_second_over:
-            await self._judge_beginning()
+        if self._splitter.is_torn:
+            await self._report_gap(
+                self._stored.time, parse_time(self._splitter.resumed_at), "are missing: its node had"
+            )
+            self._splitter.is_torn = False
+        if self._splitter.is_first_second_over:
+            await self._check_beginning()
         lines, self._lines, self._bytes = list(self._lines), deque[bytes](), 0
         return await self._append(self._pack(self._number - len(lines) + 1, lines))
 
-    async def _say_torn(self, since: str, until_s: float, how: str) -> None:
+    async def _report_gap(self, since: str, until_s: float, how: str) -> None:
         """Report in the log that lines from `since` until `until_s` (epoch seconds) are missing, or may be.
 
         A reader that has read one file to its end has missed nothing if the next line came before another file could be
@@ -557,8 +559,8 @@ class LogFollower:
         """
         if since == self._read_until and until_s - parse_time(since) < ROTATION_S:
             return
-        text = f"lines of {_whose(self._source)} after {since} {how} removed them, unread"
-        await self._say(text, f"torn {since}")
+        text = f"lines of {_source_text(self._source)} after {since} {how} removed them, unread"
+        await self._report(text, f"torn {since}")
 
     def _pack(self, first: int, lines: Sequence[bytes], *, is_ended: bool = False) -> LogPack:
         return LogPack(
@@ -567,14 +569,14 @@ class LogFollower:
             after=self._stored,
             first=first,
             lines=lines,
-            position=self._cutter.position(self._number, is_ended=is_ended),
+            position=self._splitter.position(self._number, is_ended=is_ended),
             share_bytes=self._share_bytes,
         )
 
     async def _append(self, pack: LogPack) -> bool:
         if pack.lines and not self.is_hurried:
             await self._room(pack)
-        answer = await self._persist(lambda: self._writer.write(pack))
+        answer = await self._retry(lambda: self._writer.write(pack))
         self._known = answer.position
         if not answer.is_appended and answer.position.place != pack.position.place:
             return False
@@ -587,11 +589,11 @@ class LogFollower:
         """Mark the log in the store as complete; return whether that succeeded."""
         if not await self._store_rest():
             return False
-        await self._judge_beginning()
+        await self._check_beginning()
         self.has_end = await self._append(self._pack(self._number + 1, [], is_ended=True))
         return self.has_end
 
-    async def _judge_beginning(self) -> None:
+    async def _check_beginning(self) -> None:
         """Report in the log if its beginning is missing, or may be.
 
         A node does not report that it has removed the beginning of a log. If lines were written before they were
@@ -601,33 +603,33 @@ class LogFollower:
         flood that begins in that time may have lost its beginning, and the log reports that. If a node sends a flood's
         first line at once, it had the log open before.
         """
-        if self._is_beginning_judged or not self._cutter.first:
+        if self._is_beginning_judged or not self._splitter.first:
             return
         self._is_beginning_judged = True
-        pod, first = self._world.pods.by_uid(self.pod.metadata.uid) or self.pod, self._cutter.first
+        pod, first = self._informers.pods.by_uid(self.pod.metadata.uid) or self.pod, self._splitter.first
         began_at, first_at = started_at(pod, self._container), parse_time(first)
         if not began_at or first_at >= self._asked_at + SURELY_OPEN_S:
             return
         waited_s, late_s = first_at - began_at, self._asked_at - began_at
-        since = f"lines of {_whose(self._source)} before {first}"
-        at_this_rate = waited_s * self._cutter.first_second_bytes
+        since = f"lines of {_source_text(self._source)} before {first}"
+        at_this_rate = waited_s * self._splitter.first_second_bytes
         if first_at >= self._asked_at:
             came_s = self._first_took_at - first_at
             is_open_late = waited_s >= ROTATION_S or came_s >= SENT_LATE_S
             if is_open_late and at_this_rate >= SLOW_RATE_PART * self._node_file_bytes:
                 why = f"its node may have opened its log {waited_s + max(0.0, came_s):.0f} s after its start"
-                await self._say(f"{since} may be missing: {why}, and have removed them, unread", f"begun {first}")
+                await self._report(f"{since} may be missing: {why}, and have removed them, unread", f"begun {first}")
             return
         is_late = late_s >= LATE_S and waited_s >= PROMPT_S
         is_unknown = is_late or self._is_burst(waited_s) or at_this_rate >= RATE_PART * self._node_file_bytes
         if at_this_rate >= self._node_file_bytes:
             why = f"before its log was read, it printed for {waited_s:.0f} s at a rate that fills its file"
-            await self._say(
+            await self._report(
                 f"{since} are likely to be missing: {why}; its node had removed them, unread", f"begun {first}"
             )
         elif is_unknown:
             why = f"its log was first read {late_s:.0f} s after its start"
-            await self._say(
+            await self._report(
                 f"{since} may be missing: {why}, and its node may have removed them, unread", f"begun {first}"
             )
 
@@ -637,12 +639,12 @@ class LogFollower:
 
         Its node may have begun the file of that rest just before the end.
         """
-        size, took_s = self._cutter.first_second_bytes, self._cutter.first_second_s
+        size, took_s = self._splitter.first_second_bytes, self._splitter.first_second_s
         if waited_s < PROMPT_S or size < BURST_BYTES or took_s >= 1.0:
             return False
         return waited_s * size / max(took_s, BURST_S) >= RATE_PART * self._node_file_bytes
 
-    async def _judge_step(self, before: str, after: str) -> None:
+    async def _check_gap(self, before: str, after: str) -> None:
         """Report in the log that lines may be missing between two consecutive lines, given by their times.
 
         After the end of a file, a kubelet continues in the newest file, whatever files it has begun and removed since.
@@ -653,23 +655,23 @@ class LogFollower:
         was_there = self._took_at < parse_time(after)
         if step_s < ROTATION_S or self._asked_bytes < ONE_FILE_BYTES or was_there:
             return
-        if step_s * self._lag.rate_at(before) >= SLOW_RATE_PART * self._node_file_bytes:
-            await self._say_torn(before, math.inf, "may be missing: its node may have")
+        if step_s * self._read_lag.rate_at(before) >= SLOW_RATE_PART * self._node_file_bytes:
+            await self._report_gap(before, math.inf, "may be missing: its node may have")
 
     async def _store_rest(self) -> bool:
         """Store the rest; a last line without a line end is a line too, because nothing can follow it."""
-        self._add(self._cutter.end())
+        self._add(self._splitter.end())
         return await self._store_lines()
 
-    async def _say(self, text: str, key: str) -> None:
+    async def _report(self, text: str, key: str) -> None:
         """Add a line about this log for its readers, once for each `key`."""
         now = format_time(self._clock.now(), "microseconds")
         pack = event_pack(
             self._allocation, self._source, f"{now} {text}", f"{key} {self.pod.metadata.uid} {self._container}", 1
         )
-        await self._persist(lambda: self._writer.write(pack))
+        await self._retry(lambda: self._writer.write(pack))
 
-    async def _persist(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _retry(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Call the store until it answers, and return its answer; the lines that were read wait."""
         failures = 0
         while True:
@@ -684,17 +686,17 @@ class LogFollower:
                     raise
                 await self._clock.sleep(RETRY_S * min(failures, RETRY_PARTS_MAX))
 
-    async def _hear_of(self) -> None:
+    async def _wait_for_change(self) -> None:
         """Wait a moment for a change of the pod whose log has ended, unless its container is known to have ended."""
         self.news.clear()
-        if has_ended(self._world.pods.by_uid(self.pod.metadata.uid) or self.pod, self._container):
+        if has_ended(self._informers.pods.by_uid(self.pod.metadata.uid) or self.pod, self._container):
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S):
                 await self.news.wait()
 
 
-class Lag:
+class ReadLag:
     """Estimates whether a log is written faster than it is read, so that its node would remove lines unread.
 
     Only the times of lines are known: the bytes that wait on the node are the delay of the newest line, times the
@@ -748,10 +750,10 @@ class Lag:
 
 def unread_text(source: LogKey, why: str) -> str:
     """Return the line that tells readers of a log that its end is missing."""
-    return f"the end of the log of {_whose(source)} could not be read from its node: {why}"
+    return f"the end of the log of {_source_text(source)} could not be read from its node: {why}"
 
 
-def _whose(source: LogKey) -> str:
+def _source_text(source: LogKey) -> str:
     return f"container {source.container}" if source.container else "this rank"
 
 

@@ -30,7 +30,7 @@ LogEndMark = tuple[LogPosition, bytes, int]
 """(the position of the last line, the time of the unfinished line behind it, its bytes)"""
 
 
-class LineCutter:
+class LineSplitter:
     """Cuts one log into lines. Each read of the log needs its own instance."""
 
     def __init__(self, position: LogPosition) -> None:
@@ -83,7 +83,7 @@ class LineCutter:
         return self.position(0), self._open[:_STAMP_CHARS], self._rest_bytes
 
     @property
-    def is_elsewhere(self) -> bool:
+    def is_other_file(self) -> bool:
         """Whether the node has sent none of the known lines again, so it has begun another file since."""
         return self._is_again and self._known == self._seen
 

@@ -21,8 +21,8 @@ from slipway.model.lifecycle import Event, Phase, RankState, is_behind
 from slipway.model.reasons import Reason
 from slipway.model.times import format_time, parse_time
 from slipway.watcher import exits
-from slipway.watcher.delegated_binding import unplaced
-from slipway.watcher.ends import patience_of
+from slipway.watcher.delegated_binding import unbound_pod
+from slipway.watcher.ends import start_limit_s
 from slipway.watcher.exits import RankExit
 from slipway.watcher.gang import Rank
 from slipway.watcher.podwarnings import OVERCOME, PodWarning
@@ -49,11 +49,11 @@ class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
     until: float
 
 
-def told(view: ReductionView, allocation: Allocation) -> Allocation:
+def with_obstacle(view: ReductionView, allocation: Allocation) -> Allocation:
     """Return the allocation with an up-to-date condition StartBlocked; the identical object if nothing changes."""
     if allocation.status.phase not in BEFORE_RUNNING:
         return allocation
-    known = standing(allocation)
+    known = recorded(allocation)
     found = _found(view, known)
     if known is None:
         return _blocked(view, allocation, found[0]) if found else allocation
@@ -63,14 +63,14 @@ def told(view: ReductionView, allocation: Allocation) -> Allocation:
     return allocation if same else _blocked(view, allocation, found[0])
 
 
-def standing(allocation: Allocation) -> Condition | None:
+def recorded(allocation: Allocation) -> Condition | None:
     """Return the condition StartBlocked if it is True and about this attempt."""
     found = condition_of(allocation.status.conditions, CONDITION_BLOCKED)
     is_current = found is not None and found.observed_generation == allocation.status.attempt
     return found if found is not None and is_current and found.status == "True" else None
 
 
-def without(conditions: list[Condition]) -> list[Condition]:
+def without_obstacle(conditions: list[Condition]) -> list[Condition]:
     """Return the conditions without StartBlocked."""
     return [item for item in conditions if item.type != CONDITION_BLOCKED]
 
@@ -78,18 +78,18 @@ def without(conditions: list[Condition]) -> list[Condition]:
 def given_up_at(allocation: Allocation) -> float | None:
     """Return when the present obstacle ends the attempt (epoch seconds); None without one."""
     at = allocation.status.deadlines.get(DEADLINE_START)
-    return parse_time(at) if at and standing(allocation) is not None else None
+    return parse_time(at) if at and recorded(allocation) is not None else None
 
 
-def expired(view: ReductionView, allocation: Allocation) -> RankExit | None:
+def end_of_expired(view: ReductionView, allocation: Allocation) -> RankExit | None:
     """Return the end of an attempt whose start was blocked for too long.
 
     None when it was not, or when `causes.py` reads the obstacle and its time from the pod itself.
     """
-    known, until = standing(allocation), given_up_at(allocation)
+    known, until = recorded(allocation), given_up_at(allocation)
     if known is None or until is None or view.now < until:
         return None
-    if known.reason == Reason.PLACEMENT_REFUSED or exits.is_judged(known.reason):
+    if known.reason == Reason.PLACEMENT_REFUSED or exits.has_limit(known.reason):
         return None
     if not any(_is_same(each, known) for each in _found(view, known)) and _is_overcome(view, known):
         return None
@@ -110,12 +110,12 @@ def _obstacle(view: ReductionView, rank: Rank, known: Condition | None) -> Obsta
     if pod is None or _was_running(rank) or pod.metadata.deletion_timestamp is not None:
         return None
     where = f"rank {rank.index} on {rank.node}" if rank.node else f"rank {rank.index}"
-    held = exits.held_up(pod)
+    held = exits.start_obstacle(pod)
     if held is not None:
         message = f"{where}: {held.message}"[: exits.MESSAGE_CHARS_MAX]
         until = view.blocked_until(held)
         return Obstacle(rank=rank.index, reason=held.word, message=message, until=until)
-    waits = unplaced(pod, view.policy)
+    waits = unbound_pod(pod, view.policy)
     if waits is not None and waits.reason is Reason.PLACEMENT_REFUSED:
         message = f"{where}: {waits.message}"[: exits.MESSAGE_CHARS_MAX]
         return Obstacle(rank=rank.index, reason=waits.reason.value, message=message, until=waits.until)
@@ -128,7 +128,7 @@ def _obstacle(view: ReductionView, rank: Rank, known: Condition | None) -> Obsta
 def _warned(view: ReductionView, rank: Rank, message: str, warning: PodWarning, known: Condition | None) -> Obstacle:
     is_missing = _MISSING.search(message) is not None
     policy = view.policy
-    patience_s = policy.image_pull_limit_s if is_missing else patience_of(view.allocation, policy)
+    patience_s = policy.image_pull_limit_s if is_missing else start_limit_s(view.allocation, policy)
     since = parse_time(known.last_transition_time) if known is not None and known.last_transition_time else view.now
     return Obstacle(rank=rank.index, reason=warning.reason, message=message, until=since + patience_s)
 
@@ -184,7 +184,7 @@ def _blocked(view: ReductionView, allocation: Allocation, first: Obstacle) -> Al
         Event.UPDATED,
         now=view.now,
         data={BLOCKED: first.message[:_TEXT_IN_RING_MAX]},
-        conditions=[*without(allocation.status.conditions), condition],
+        conditions=[*without_obstacle(allocation.status.conditions), condition],
         deadlines={**allocation.status.deadlines, DEADLINE_START: until},
     )
 
@@ -196,6 +196,6 @@ def _overcome(view: ReductionView, allocation: Allocation) -> Allocation:
         Event.UPDATED,
         now=view.now,
         data={BLOCKED: ""},
-        conditions=without(allocation.status.conditions),
+        conditions=without_obstacle(allocation.status.conditions),
         deadlines=left,
     )

@@ -51,9 +51,9 @@ def time_of(event: KubeEvent) -> str:
     return last or event.last_timestamp or event.event_time or event.metadata.creation_timestamp or ""
 
 
-def is_worth_saying(count: int, said: int) -> bool:
-    """Whether `count` repetitions are reported, after `said` were: the first one, then each doubling."""
-    return count > said and (said == 0 or count >= 2 * said)
+def is_worth_reporting(count: int, reported: int) -> bool:
+    """Whether `count` repetitions are reported, after `reported` were: the first one, then each doubling."""
+    return count > reported and (reported == 0 or count >= 2 * reported)
 
 
 def with_count(text: str, count: int) -> str:
@@ -103,7 +103,7 @@ def _unhealthy(message: str) -> str:
     return message
 
 
-def _container_said(verb: str) -> Say:
+def _container_text(verb: str) -> Say:
     def say(message: str) -> str:
         found = _CONTAINER.search(message)
         return f"container {found.group(1)} {verb}" if found else f"a container {verb}"
@@ -135,8 +135,8 @@ _SAYINGS: dict[str, Say] = {
     "InspectFailed": _after("the name of the image is wrong"),
     "ErrImageNeverPull": _after("the image is not on the node, and may not be pulled"),
     "Created": lambda _message: "",
-    "Started": _container_said("started"),
-    "Killing": _container_said("is being stopped"),
+    "Started": _container_text("started"),
+    "Killing": _container_text("is being stopped"),
     "Unhealthy": _unhealthy,
     "FailedMount": _after("Waiting for a volume"),
     "FailedAttachVolume": _after("Waiting for a volume"),

@@ -47,7 +47,7 @@ class _Closable(Protocol):
     async def aclose(self) -> None: ...
 
 
-class Whose(msgspec.Struct, frozen=True):
+class EventTarget(msgspec.Struct, frozen=True):
     """The rank that an Event is about."""
 
     allocation: AllocationId
@@ -62,7 +62,7 @@ class PodEvents:
         self,
         reader: KubeReader,
         writer: LogPackWriter,
-        world: Informers,
+        informers: Informers,
         clock: Clock,
         *,
         warned: Callable[[str], None] = lambda _uid: None,
@@ -72,9 +72,9 @@ class PodEvents:
         self._writer = writer
         self._warned = warned
         self._has_logs = has_logs
-        self._world = world
+        self._informers = informers
         self._clock = clock
-        self._said: OrderedDict[str, int] = OrderedDict()
+        self._reported: OrderedDict[str, int] = OrderedDict()
         """{uid of an Event: its count when it was last reported}"""
         self._version = ""
         """the resource version up to which this term has read all Events; empty: none yet"""
@@ -84,7 +84,7 @@ class PodEvents:
         try:
             await self._follow()
         finally:
-            self._world.warnings.forget_all()
+            self._informers.warnings.forget_all()
 
     async def _follow(self) -> None:
         self._version = ""
@@ -92,7 +92,7 @@ class PodEvents:
             liveness.beat()
             pause_s = RETRY_S
             try:
-                while not self._world.is_synced:
+                while not self._informers.is_synced:
                     await self._clock.sleep(UNSYNCED_PAUSE_S)
                     liveness.beat()
                 if not self._version:
@@ -112,13 +112,13 @@ class PodEvents:
         """Report the recent Events that were not watched; return the resource version from which to watch."""
         listed = await self._reader.list(EVENTS, field_selector="involvedObject.kind=Pod")
         since = self._clock.now() - RECENT_S
-        found: list[tuple[KubeEvent, Whose]] = []
+        found: list[tuple[KubeEvent, EventTarget]] = []
         for event in listed.items:
-            whose = self._whose(event.involved_object)
-            if whose is not None and _epoch(event) >= since:
-                found.append((event, whose))
-        for event, whose in sorted(found, key=lambda each: _epoch(each[0])):
-            await self._tell(event, whose)
+            target = self._target_of(event.involved_object)
+            if target is not None and _epoch(event) >= since:
+                found.append((event, target))
+        for event, target in sorted(found, key=lambda each: _epoch(each[0])):
+            await self._write(event, target)
             liveness.beat()
         return listed.resource_version
 
@@ -131,55 +131,57 @@ class PodEvents:
                 event = change.object
                 if event is None or change.type is WatchType.DELETED or event.involved_object.kind != "Pod":
                     continue
-                whose = self._whose(event.involved_object)
-                if whose is not None:
-                    await self._tell(event, whose)
+                target = self._target_of(event.involved_object)
+                if target is not None:
+                    await self._write(event, target)
 
-    async def _tell(self, event: KubeEvent, whose: Whose) -> None:
+    async def _write(self, event: KubeEvent, target: EventTarget) -> None:
         count = pod_messages.count_of(event)
-        if not pod_messages.is_worth_saying(count, self._said.get(event.metadata.uid, 0)):
+        if not pod_messages.is_worth_reporting(count, self._reported.get(event.metadata.uid, 0)):
             return
-        if self._world.warnings.note(event, pod_messages.text_of(event)):
-            pod = self._world.pods.by_uid(event.involved_object.uid)
+        if self._informers.warnings.note(event, pod_messages.text_of(event)):
+            pod = self._informers.pods.by_uid(event.involved_object.uid)
             self._warned(pod.metadata.labels.get(LABEL_ALLOCATION_UID, "") if pod is not None else "")
-        pack = _pack(event, whose, count) if self._has_logs else None
+        pack = _pack(event, target, count) if self._has_logs else None
         if pack is not None:
             await self._writer.write(pack)
         self._remember(event, count)
 
     def _remember(self, event: KubeEvent, count: int) -> None:
-        self._said[event.metadata.uid] = count
-        self._said.move_to_end(event.metadata.uid)
-        if len(self._said) > SAID_MAX:
-            self._said.popitem(last=False)
+        self._reported[event.metadata.uid] = count
+        self._reported.move_to_end(event.metadata.uid)
+        if len(self._reported) > SAID_MAX:
+            self._reported.popitem(last=False)
 
-    def _whose(self, about: ObjectReference) -> Whose | None:
+    def _target_of(self, about: ObjectReference) -> EventTarget | None:
         """Return the rank from the pod's labels; if the pod is gone, or not seen yet, from its name. None if it is not
         ours."""
-        pod = self._world.pods.by_uid(about.uid)
+        pod = self._informers.pods.by_uid(about.uid)
         if pod is not None:
             labels = pod.metadata.labels
             rank = labels.get(LABEL_RANK, "")
             if LABEL_ALLOCATION_UID not in labels or not rank.isdigit():
                 return None
-            return Whose(AllocationId(labels.get(LABEL_ALLOCATION, "")), attempt_of(pod.metadata), int(rank))
+            return EventTarget(AllocationId(labels.get(LABEL_ALLOCATION, "")), attempt_of(pod.metadata), int(rank))
         id_, _, rest = about.name.rpartition("-")
         id_, _, attempt = id_.rpartition("-")
         parts = split_allocation_id(id_)
         if parts is None or not (attempt.isdigit() and rest.isdigit()):
             return None
-        found = self._world.allocations.get(parts[0], about.namespace)
+        found = self._informers.allocations.get(parts[0], about.namespace)
         if found is None or id_of(found) != id_:
             return None
-        return Whose(AllocationId(id_), int(attempt), int(rest))
+        return EventTarget(AllocationId(id_), int(attempt), int(rest))
 
 
-def _pack(event: KubeEvent, whose: Whose, count: int) -> LogPack | None:
+def _pack(event: KubeEvent, target: EventTarget, count: int) -> LogPack | None:
     text = pod_messages.text_of(event)
     if not text:
         return None
     line = f"{format_time(_epoch(event))} {pod_messages.with_count(text, count)}"
-    return event_pack(whose.allocation, LogKey(attempt=whose.attempt, rank=whose.rank), line, event.metadata.uid, count)
+    return event_pack(
+        target.allocation, LogKey(attempt=target.attempt, rank=target.rank), line, event.metadata.uid, count
+    )
 
 
 def _epoch(event: KubeEvent) -> float:

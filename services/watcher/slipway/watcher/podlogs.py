@@ -41,8 +41,8 @@ from slipway.watcher.logfollower import (
     NODE_FILE_BYTES,
     OTHERS_S,
     RETRY_S,
+    FollowerDeps,
     LogFollower,
-    LogMeans,
     LogPackWriter,
     ended_at,
     event_pack,
@@ -112,7 +112,7 @@ class PodLogs:
         self,
         reader: LogReader,
         store: LogStore,
-        world: Informers,
+        informers: Informers,
         clock: Clock,
         *,
         limits: LogLimits,
@@ -120,17 +120,17 @@ class PodLogs:
     ) -> None:
         self.writer = LogPackWriter(store)
         self._archiver: LogArchiver | None = None
-        self._means = LogMeans(
+        self._deps = FollowerDeps(
             reader=reader,
             store=store,
             writer=self.writer,
-            world=world,
+            informers=informers,
             clock=clock,
             leads=lambda: self._leads,
             room=self._room,
             node_file_bytes=limits.node_file_bytes,
         )
-        self._world = world
+        self._informers = informers
         self._clock = clock
         self._limits = limits
         self._woken = woken
@@ -153,11 +153,11 @@ class PodLogs:
     def archive_with(self, archiver: LogArchiver) -> None:
         """Also archive the lines that are stored; the end of a pod then waits for the archive."""
         self._archiver = archiver
-        self.writer.stored = archiver.wrote
+        self.writer.stored = archiver.note_stored
 
     async def _room(self, pack: LogPack) -> None:
         if self._archiver is not None:
-            await self._archiver.room(pack)
+            await self._archiver.wait_for_room(pack)
 
     async def serve(self) -> None:
         """Store the lines of all followers, until cancelled; followers run only while this does."""
@@ -174,7 +174,7 @@ class PodLogs:
         """Follow the logs of all running pods, until cancelled."""
         self._leads = True
         try:
-            for pod in self._world.pods.items():
+            for pod in self._informers.pods.items():
                 self.observe(pod)
             with liveness.rest():
                 await asyncio.Event().wait()
@@ -183,7 +183,7 @@ class PodLogs:
             self._fresh.clear()
             self._ended.clear()
             for (uid, _), task in list(self._running.items()):
-                pod = self._world.pods.by_uid(uid)
+                pod = self._informers.pods.by_uid(uid)
                 if pod is None or not _is_ending(pod):
                     task.cancel()
 
@@ -199,7 +199,7 @@ class PodLogs:
                 self._fresh.add(pod.metadata.uid)
             self._start(pod)
 
-    def gone(self, pod: Pod) -> None:
+    def forget(self, pod: Pod) -> None:
         """Note that the pod's object is gone, and its logs with it.
 
         Lines that were read are still stored. A log that was not read to its end gets a line that reports that.
@@ -270,7 +270,7 @@ class PodLogs:
             # after a new request the node may have removed them.
             stalls_at = max(asked_at, follower.waits_since, follower.cut_at) + again_s
             if now >= stalls_at:
-                follower.cut()
+                follower.end_read()
             look_at = min(look_at, max(stalls_at, now + again_s))
         self._woken(pod.metadata.labels.get(LABEL_ALLOCATION_UID, ""), look_at - now)
         return False
@@ -295,10 +295,10 @@ class PodLogs:
         Their watcher was killed, and the rest of their lines is lost. Raises what the store raises.
         """
         now, looked_at = self._clock.now(), set[str]()
-        for allocation in self._world.allocations.items() if self._limits.enabled else ():
+        for allocation in self._informers.allocations.items() if self._limits.enabled else ():
             uid, status = allocation.metadata.uid, allocation.status
             age_s = now - parse_time(status.ended_at) if status.ended_at else 0.0
-            if not OTHERS_S <= age_s < CLOSE_WITHIN_S or self._world.pods_of(uid):
+            if not OTHERS_S <= age_s < CLOSE_WITHIN_S or self._informers.pods_of(uid):
                 continue
             looked_at.add(uid)
             pods = {rank.pod_uid for rank in status.ranks or ()}
@@ -309,12 +309,12 @@ class PodLogs:
                 liveness.beat()
             self._closed.add(uid)
         self._closed &= looked_at
-        for uid in [uid for uid in self._ended if self._world.allocations.by_uid(uid) is None]:
+        for uid in [uid for uid in self._ended if self._informers.allocations.by_uid(uid) is None]:
             del self._ended[uid]
 
     async def _close(self, allocation: Allocation) -> None:
         id_, status, now = id_of(allocation), allocation.status, format_time(self._clock.now(), "microseconds")
-        positions = await self._means.store.positions(id_)
+        positions = await self._deps.store.positions(id_)
         open_ = {source: position for source, position in positions.items() if source.stream == STDOUT}
         for rank, each in enumerate(status.ranks or ()):
             if each.exit_code is not None:
@@ -351,7 +351,7 @@ class PodLogs:
         reading = {
             task: key
             for key, task in self._running.items()
-            if (pod := self._world.pods.by_uid(key[0])) is not None and wanted(pod)
+            if (pod := self._informers.pods.by_uid(key[0])) is not None and wanted(pod)
         }
         if not reading:
             return []
@@ -374,7 +374,7 @@ class PodLogs:
             if len(self._followers) >= self._limits.followers_max and not exits.is_over(pod):
                 continue
             self._followers[key] = follower = LogFollower(
-                self._means,
+                self._deps,
                 pod=pod,
                 source=LogKey(attempt=attempt_of(pod.metadata), rank=_rank_of(pod), container=source),
                 container=container,
@@ -384,7 +384,7 @@ class PodLogs:
             self._running[key] = self._tasks.create_task(self._run(key, follower), name=f"log:{pod.metadata.name}")
 
     def _share(self, pod: Pod) -> int:
-        allocation = self._world.allocations.by_uid(pod.metadata.labels.get(LABEL_ALLOCATION_UID, ""))
+        allocation = self._informers.allocations.by_uid(pod.metadata.labels.get(LABEL_ALLOCATION_UID, ""))
         ranks = sum(role.count for role in allocation.spec.ranks) if allocation is not None else 1
         return share_of(self._limits.bytes_max, ranks)
 
@@ -407,7 +407,7 @@ class PodLogs:
             self._faults.pop(key, None)
             if self._leads and not source and follower.has_end:
                 self._ended.setdefault(pod.metadata.labels.get(LABEL_ALLOCATION_UID, ""), set()).add(uid)
-            if self._world.pods.by_uid(uid) is not None:
+            if self._informers.pods.by_uid(uid) is not None:
                 self._drained.setdefault(uid, set()).add(source)
         self._woken(pod.metadata.labels.get(LABEL_ALLOCATION_UID, ""), 0.0 if is_done else RETRY_S)
 

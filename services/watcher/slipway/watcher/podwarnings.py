@@ -70,7 +70,7 @@ class PodWarnings:
         """Forget all warnings, because Events are not watched any more."""
         self._known.clear()
 
-    def gone(self, uid: str) -> None:
+    def forget(self, uid: str) -> None:
         """Forget a pod that is gone."""
         self._known.pop(uid, None)
 

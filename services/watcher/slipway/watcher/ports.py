@@ -27,14 +27,14 @@ class DailyTotals(Gets, Creates, Replaces, Protocol):
     """Reads and writes of the daily totals."""
 
 
-class EventDesk(Creates, Gets, Patches, Protocol):
+class EventWriter(Creates, Gets, Patches, Protocol):
     """Writes of the Kubernetes Events about allocations."""
 
 
 LogReader = ReadsLogs
 
 
-class Log(Protocol):
+class EventStreamWriter(Protocol):
     """The event streams, as the relay writes them."""
 
     async def append(self, entries: Sequence[StreamEntry]) -> list[Appended]: ...
@@ -48,7 +48,7 @@ class HintSink(Protocol):
     async def send(self, hints: Sequence[WorkHint]) -> None: ...
 
 
-class Bell(Protocol):
+class WakeSink(Protocol):
     """Wakes the scheduler."""
 
     async def ring(self, reason: str) -> None: ...
@@ -64,7 +64,7 @@ class LogStore(Protocol):
     async def positions(self, allocation: AllocationId) -> dict[LogKey, LogPosition]: ...
 
 
-class Marks(Protocol):
+class ActivitySink(Protocol):
     """Records activity of allocations; it is written later, in the background."""
 
     def offer_activity(self, allocation: AllocationId, source: str, at_s: float) -> bool: ...
@@ -98,7 +98,7 @@ class UsageLedger(Protocol):
         ...
 
 
-class HintBox(Protocol):
+class HintQueue(Protocol):
     """Queues hints for the pod worker."""
 
     def offer(self, allocation: Allocation) -> None:
@@ -106,7 +106,7 @@ class HintBox(Protocol):
         ...
 
 
-class Tails(Protocol):
+class LogProgress(Protocol):
     """The reading of logs, as the reconciler sees it."""
 
     def is_open(self, pod: Pod) -> bool:

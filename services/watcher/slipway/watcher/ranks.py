@@ -18,7 +18,7 @@ _BY_CERTAINTY = (Reason.NONE, Reason.POD_DELETED, Reason.PREEMPTED, Reason.EVICT
 A program that deletes a pod may give its reason before or after the delete, or never."""
 
 
-def joined(known: RankStatus | None, seen: RankStatus) -> RankStatus:
+def merged(known: RankStatus | None, seen: RankStatus) -> RankStatus:
     """Return the record after a view, given the record before it;
     both are of the same pod. An end is recorded as seen."""
     if known is None:

@@ -32,14 +32,14 @@ from slipway.runtime.instruments import OTHER
 from slipway.streams import keys
 from slipway.watcher import dependencies, exits, finalizers, spans
 from slipway.watcher.consistent_reads import ConsistentReads
-from slipway.watcher.dependencies import NOTHING_SEEN, Awaited, Seen, SeenDependency
+from slipway.watcher.dependencies import NOTHING_SEEN, AwaitedAllocation, Seen, SeenDependency
 from slipway.watcher.ends import LifecyclePolicy
 from slipway.watcher.informers import Informers
-from slipway.watcher.pace import WritePace
-from slipway.watcher.ports import HintBox, Kube, Marks, Outbox, Tails, UsageLedger
+from slipway.watcher.ports import ActivitySink, HintQueue, Kube, LogProgress, Outbox, UsageLedger
 from slipway.watcher.reduce import Reduction, reduce
 from slipway.watcher.view import last_transition_at
-from slipway.watcher.watch_lag import Late
+from slipway.watcher.watch_lag import PodWatchLag
+from slipway.watcher.write_pace import WritePace
 
 ROUNDS_MAX = 4
 """The number of writes for one key before other keys get their turn."""
@@ -59,18 +59,18 @@ _log = log.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hands:
+class ReconcilerDeps:
     """The dependencies of a reconciler."""
 
     kube: Kube
-    world: Informers
-    evidence: ConsistentReads
+    informers: Informers
+    consistent_reads: ConsistentReads
     queue: WorkQueue[str]
     outbox: Outbox
     accounts: UsageLedger
-    hints: HintBox
-    tails: Tails
-    marks: Marks
+    hints: HintQueue
+    log_progress: LogProgress
+    activity: ActivitySink
     clock: Clock
 
 
@@ -83,7 +83,7 @@ class Reconciler:
 
     def __init__(
         self,
-        hands: Hands,
+        deps: ReconcilerDeps,
         *,
         policy: LifecyclePolicy,
         relay_wait_s: float,
@@ -91,16 +91,16 @@ class Reconciler:
         wrote: Callable[[], None] = lambda: None,
         acts_first: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._kube = hands.kube
-        self._world = hands.world
-        self._evidence = hands.evidence
-        self._queue = hands.queue
-        self._outbox = hands.outbox
-        self._accounts = hands.accounts
-        self._hints = hands.hints
-        self._tails = hands.tails
-        self._marks = hands.marks
-        self._clock = hands.clock
+        self._kube = deps.kube
+        self._informers = deps.informers
+        self._consistent_reads = deps.consistent_reads
+        self._queue = deps.queue
+        self._outbox = deps.outbox
+        self._accounts = deps.accounts
+        self._hints = deps.hints
+        self._log_progress = deps.log_progress
+        self._marks = deps.activity
+        self._clock = deps.clock
         self._policy = policy
         self._relay_wait_s = relay_wait_s
         self._orphaned = orphaned
@@ -112,8 +112,8 @@ class Reconciler:
         self._ends_since: dict[str, float] = {}
         """{uid: since when the write that ends its attempt is delayed (monotonic seconds)}"""
         self._patches = asyncio.Semaphore(PATCHES_AT_ONCE)
-        self._pace = WritePace(hands.clock, acts_first)
-        self._late = Late(hands.clock, lambda: self._world.pods.version)
+        self._pace = WritePace(deps.clock, acts_first)
+        self._late = PodWatchLag(deps.clock, lambda: self._informers.pods.version)
 
     async def reconcile(self, uid: str) -> None:
         """Bring one allocation up to date.
@@ -124,8 +124,8 @@ class Reconciler:
         """
         await self._reconcile(uid)
         # The event that it is at rest may have arrived before the response to our last write.
-        held = self._world.allocations.by_uid(uid)
-        if held is not None and self._world.is_at_rest(held):
+        held = self._informers.allocations.by_uid(uid)
+        if held is not None and self._informers.is_at_rest(held):
             self.forget(uid)
 
     async def _reconcile(self, uid: str) -> None:
@@ -144,7 +144,7 @@ class Reconciler:
             if reduction.changed and not await self._write(allocation, reduction, pods):
                 continue
             liveness.beat()
-            if not await self._clear(reduction):
+            if not await self._clean_up(reduction):
                 self._hint(reduction)
             if reduction.changed and reduction.needs.recheck_at is not None and self._is_due(reduction):
                 continue
@@ -164,13 +164,13 @@ class Reconciler:
 
     def _latest(self, uid: str) -> Allocation | None:
         """Return the newest version that we know: the store's, or the response to our own last write."""
-        held, answer = self._world.allocations.by_uid(uid), self._answers.get(uid)
+        held, answer = self._informers.allocations.by_uid(uid), self._answers.get(uid)
         if answer is None:
             return held
         if held is not None and held.metadata.version >= answer.metadata.version:
             del self._answers[uid]
             return held
-        if held is None and self._world.allocations.version >= answer.metadata.version:
+        if held is None and self._informers.allocations.version >= answer.metadata.version:
             # The store is newer than our write and does not have the object, so the object was deleted.
             del self._answers[uid]
             return None
@@ -178,14 +178,14 @@ class Reconciler:
 
     def _forget(self, uid: str) -> None:
         self.forget(uid)
-        if self._world.pods_of(uid):
+        if self._informers.pods_of(uid):
             self._orphaned()
 
     async def _reduced(self, allocation: Allocation) -> tuple[Reduction, Sequence[Pod]]:
         """Return the reduction of the allocation, and the pods that it was made from."""
         uid = allocation.metadata.uid
-        seen = self._world.pods_of(uid)
-        gone = await self._evidence.nodes_gone(seen) if self._may_lose_nodes(allocation) else frozenset[str]()
+        seen = self._informers.pods_of(uid)
+        gone = await self._consistent_reads.nodes_gone(seen) if self._may_lose_nodes(allocation) else frozenset[str]()
         if allocation.status.phase is Phase.PENDING and (waits_for := dependencies.awaited_by(allocation)):
             awaited = {each.allocation: await self._seen(allocation, each) for each in waits_for}
             return self._reduce(allocation, seen, gone, consistent=False, awaited=awaited), seen
@@ -193,34 +193,38 @@ class Reconciler:
         if not reduction.needs.consistent_list:
             self._late.forget(uid)
             return reduction, seen
-        late_s = 0.0 if reduction.changed else self._late.wait_s(allocation, seen, self._evidence.departed_of(uid))
+        late_s = (
+            0.0
+            if reduction.changed
+            else self._late.wait_s(allocation, seen, self._consistent_reads.deleted_pods_of(uid))
+        )
         if late_s > 0:
             self._queue.add_after(uid, late_s)
             return reduction, seen
-        listed = await self._evidence.pods_of(allocation)
+        listed = await self._consistent_reads.pods_of(allocation)
         return self._reduce(allocation, listed, gone, consistent=True), listed
 
-    async def _seen(self, allocation: Allocation, awaited: Awaited) -> SeenDependency:
+    async def _seen(self, allocation: Allocation, awaited: AwaitedAllocation) -> SeenDependency:
         """Return the state of one dependency; if the stores do not have it, it is read from the API server."""
-        shown = dependencies.seen(allocation, awaited, self._named)
+        shown = dependencies.state_of(allocation, awaited, self._named)
         if shown is not None:
             return shown
         names, space = awaited.names, allocation.metadata.namespace
-        read = {each.metadata.name: each for each in await self._evidence.allocations_named(names, space)}
+        read = {each.metadata.name: each for each in await self._consistent_reads.allocations_named(names, space)}
 
         def find(namespace: str, name: str) -> Allocation | None:
             return read.get(name) or self._named(namespace, name)
 
-        shown = dependencies.seen(allocation, awaited, find)
-        return dependencies.absent(allocation, awaited) if shown is None else shown
+        shown = dependencies.state_of(allocation, awaited, find)
+        return dependencies.state_of_absent(allocation, awaited) if shown is None else shown
 
     def _named(self, namespace: str, name: str) -> Allocation | None:
         """Return the newest version that we know of the allocation with this name."""
-        found = self._world.allocations.get(name, namespace)
+        found = self._informers.allocations.get(name, namespace)
         return self._latest(found.metadata.uid) if found is not None else None
 
     def _may_lose_nodes(self, allocation: Allocation) -> bool:
-        return self._world.nodes.synced and allocation.status.admission is not None
+        return self._informers.nodes.synced and allocation.status.admission is not None
 
     def _reduce(
         self,
@@ -236,11 +240,11 @@ class Reconciler:
             pods,
             now=self._clock.now(),
             policy=self._policy,
-            namespace_terminating=self._world.is_terminating(allocation.metadata.namespace),
+            namespace_terminating=self._informers.is_terminating(allocation.metadata.namespace),
             nodes_gone=gone,
             consistent=consistent,
             written_at=self._written_at(allocation),
-            warnings=self._world.warnings.of(pod.metadata.uid for pod in pods),
+            warnings=self._informers.warnings.of(pod.metadata.uid for pod in pods),
             awaited=awaited,
         )
 
@@ -270,7 +274,7 @@ class Reconciler:
             return 0.0
         running = (pod for pod in pods if exits.is_running(pod) and pod.metadata.deletion_timestamp is None)
         now = self._clock.monotonic()
-        if all(map(self._tails.is_open, running)) or now >= self._ends_since.setdefault(uid, now) + OPEN_WAIT_S:
+        if all(map(self._log_progress.is_open, running)) or now >= self._ends_since.setdefault(uid, now) + OPEN_WAIT_S:
             return 0.0
         return OPEN_LOOK_S
 
@@ -278,7 +282,7 @@ class Reconciler:
         """PUT the status; return False when the object has changed: its newest version was read then."""
         after, uid = reduction.allocation, before.metadata.uid
         try:
-            with spans.writing(before, after, _told(before, after)):
+            with spans.write_span(before, after, _new_events(before, after)):
                 written = await put_status(self._kube, before, after.status)
         except StaleError:
             telemetry.STATUS_WRITES.labels(outcome="stale").inc()
@@ -293,16 +297,16 @@ class Reconciler:
         telemetry.STATUS_WRITES.labels(outcome="ok").inc()
         self._answers[uid] = written
         self._written[uid] = written.status, self._clock.now()
-        self._world.allocations.expect(uid, written.metadata.version)
+        self._informers.allocations.expect(uid, written.metadata.version)
         self._outbox.offer(written)
         self._wrote()
         if written.status.phase is Phase.TERMINATED:
-            for each in self._world.waiting_for(written):
+            for each in self._informers.waiting_for(written):
                 self._queue.add(each.metadata.uid)
-        if Event.RUNNING in _told(before, written) and written.spec.idle_timeout:
+        if Event.RUNNING in _new_events(before, written) and written.spec.idle_timeout:
             self._marks.offer_activity(id_of(written), keys.ACTIVITY_SINCE, parse_time(written.status.started_at))
         _count(before, written)
-        spans.ended(before, written, pods, self._clock.now())
+        spans.emit_ended(before, written, pods, self._clock.now())
         return True
 
     async def _observe_again(self, before: Allocation) -> None:
@@ -318,7 +322,7 @@ class Reconciler:
             raise StaleError(f"{meta.name} was replaced by another object")
         self._answers[meta.uid] = found
 
-    async def _clear(self, reduction: Reduction) -> bool:
+    async def _clean_up(self, reduction: Reduction) -> bool:
         """Clean up: pods with their finalizers, pods of dead nodes, and at last the object's own finalizer.
 
         Return whether the object's finalizer was removed: then nothing is left to do.
@@ -327,7 +331,7 @@ class Reconciler:
             await self._force_delete(pod)
             liveness.beat()
         for pod, grace_s in reduction.hurried:
-            await self._hurry(pod, grace_s)
+            await self._shorten_grace(pod, grace_s)
             liveness.beat()
         drops = {pod.metadata.uid for pod in reduction.drop_pod_finalizers}
         deletes = {pod.metadata.uid for pod in reduction.deletes}
@@ -335,14 +339,14 @@ class Reconciler:
         read = [(uid, pod) for uid, pod in spent.items() if self._is_read(pod)]
         if read:
             await asyncio.gather(
-                *(self._let_go_of(pod, drops=uid in drops, deletes=uid in deletes) for uid, pod in read)
+                *(self._release_pod(pod, drops=uid in drops, deletes=uid in deletes) for uid, pod in read)
             )
-        return reduction.drop_cr_finalizer and await self._let_go(reduction.allocation)
+        return reduction.drop_cr_finalizer and await self._remove_object_finalizer(reduction.allocation)
 
     def _is_read(self, pod: Pod) -> bool:
-        return self._world.pods.is_current(pod.metadata.uid) and self._tails.is_drained(pod)
+        return self._informers.pods.is_current(pod.metadata.uid) and self._log_progress.is_drained(pod)
 
-    async def _let_go_of(self, pod: Pod, *, drops: bool, deletes: bool) -> None:
+    async def _release_pod(self, pod: Pod, *, drops: bool, deletes: bool) -> None:
         """Delete a pod whose log is read, and remove its finalizer.
 
         The delete comes first: a delete after the finalizer would cost the API server another write of the pod.
@@ -369,7 +373,7 @@ class Reconciler:
                 return
         liveness.beat()
         if left is not None:
-            self._world.pods.expect(pod.metadata.uid, left.metadata.version)
+            self._informers.pods.expect(pod.metadata.uid, left.metadata.version)
 
     async def _force_delete(self, pod: Pod) -> None:
         meta = pod.metadata
@@ -381,13 +385,13 @@ class Reconciler:
             return
         _log.info("pod of a lost node deleted", pod=meta.name, node=pod.spec.node_name)
 
-    async def _hurry(self, pod: Pod, grace_s: int) -> None:
+    async def _shorten_grace(self, pod: Pod, grace_s: int) -> None:
         meta = pod.metadata
         with suppress(NotFoundError, StaleError):
             await self._kube.delete(PODS, meta.name, namespace=meta.namespace, uid=meta.uid, grace_s=grace_s)
             _log.info("grace period of a pod shortened", pod=meta.name, grace_s=grace_s)
 
-    async def _let_go(self, allocation: Allocation) -> bool:
+    async def _remove_object_finalizer(self, allocation: Allocation) -> bool:
         """Make the last step: remove the object's finalizer, once nothing else of it exists and its end is relayed."""
         uid, status = allocation.metadata.uid, allocation.status
         ended_at = parse_time(status.ended_at) if status.ended_at else last_transition_at(allocation)
@@ -397,7 +401,7 @@ class Reconciler:
         if is_awaited or (not is_told and self._clock.now() < ended_at + self._relay_wait_s):
             self._queue.add_after(uid, LEFTOVER_RECHECK_S)
             return False
-        if await self._evidence.has_leftovers(allocation):
+        if await self._consistent_reads.has_leftovers(allocation):
             self._queue.add_after(uid, LEFTOVER_RECHECK_S)
             return False
         if not is_told:
@@ -416,14 +420,14 @@ class Reconciler:
             return False
         if left is not None and left.metadata.deletion_timestamp is None:
             self._answers[uid] = left
-            self._world.allocations.expect(uid, left.metadata.version)
+            self._informers.allocations.expect(uid, left.metadata.version)
         else:
             self._answers.pop(uid, None)
         return True
 
     def _is_awaited(self, ended: Allocation) -> bool:
         """Whether an allocation that waits for this one has not recorded its end yet."""
-        waiting = [self._latest(each.metadata.uid) for each in self._world.waiting_for(ended)]
+        waiting = [self._latest(each.metadata.uid) for each in self._informers.waiting_for(ended)]
         return dependencies.is_awaited(ended, [each for each in waiting if each is not None])
 
     # --- hints and the next check -----------------------------------------------------------------------------------
@@ -449,14 +453,14 @@ class Reconciler:
             self._queue.add_after(uid, max(STALE_RECHECK_S, at - self._clock.now()))
 
 
-def _told(before: Allocation, after: Allocation) -> list[str]:
+def _new_events(before: Allocation, after: Allocation) -> list[str]:
     """Return the events that a write records."""
     entries = after.status.transitions
     return [entry.type.value for entry in entries if entry.seq > seq_of(before) and entry.type is not Event.REQUESTED]
 
 
 def _count(before: Allocation, after: Allocation) -> None:
-    for event in _told(before, after):
+    for event in _new_events(before, after):
         telemetry.TRANSITIONS.labels(event=event).inc()
     status = after.status
     if before.status.phase is not Phase.TERMINATED and status.phase is Phase.TERMINATED and status.result is not None:

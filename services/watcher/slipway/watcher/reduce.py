@@ -34,7 +34,7 @@ from slipway.model.times import SKEW_S, format_time, parse_time
 from slipway.watcher import (
     causes,
     cleanup,
-    clocks,
+    clock_skew,
     dependencies,
     ends,
     exits,
@@ -46,7 +46,7 @@ from slipway.watcher import (
 )
 from slipway.watcher.conditions import conditions_of
 from slipway.watcher.dependencies import NOTHING_SEEN, Seen
-from slipway.watcher.ends import Again, End, LifecyclePolicy
+from slipway.watcher.ends import FinalEnd, LifecyclePolicy, NextAttempt
 from slipway.watcher.podwarnings import PodWarning
 from slipway.watcher.view import GRAIN_S, ReductionView, last_transition_at
 
@@ -57,7 +57,7 @@ _SERVICES = (Kind.NOTEBOOK, Kind.SHELL, Kind.TENSORBOARD)
 _GOOD_ENDS = (Reason.COMPLETED, Reason.USER_STOPPED)
 
 
-class Needs(msgspec.Struct, frozen=True, kw_only=True):
+class FollowUp(msgspec.Struct, frozen=True, kw_only=True):
     """The further work of the caller. `recheck_at` is epoch seconds; None when no recheck is needed."""
 
     hint: bool = False
@@ -81,10 +81,10 @@ class Reduction(msgspec.Struct, frozen=True, kw_only=True):
     """pods to delete once more, with a shorter grace period (seconds)"""
     drop_cr_finalizer: bool = False
     """it has ended and no pod is seen: check for leftovers, then remove the object's finalizer"""
-    needs: Needs = Needs()
+    needs: FollowUp = FollowUp()
 
 
-class _Moved(msgspec.Struct, frozen=True, kw_only=True):
+class _Transitioned(msgspec.Struct, frozen=True, kw_only=True):
     """The allocation after its transitions; `look` requests a consistent read, `at` another look at that time.
 
     `urgent`: the ends of the ranks have to be recorded now, because the next step waits for that.
@@ -118,12 +118,12 @@ def reduce(  # noqa: PLR0913 - all that was observed, each by its name
     """
     found = tuple(pods)
     nodes_gone = nodes_gone | gang.given_up(allocation)
-    righted = clocks.put_right(allocation, now=now, policy=policy)
+    corrected = clock_skew.correct_times(allocation, now=now, policy=policy)
     view = ReductionView(
-        allocation=righted,
+        allocation=corrected,
         pods=found,
         gang=gang.assemble(
-            righted,
+            corrected,
             found,
             nodes_gone=nodes_gone,
             consistent=consistent,
@@ -139,7 +139,7 @@ def reduce(  # noqa: PLR0913 - all that was observed, each by its name
         dependencies=awaited,
     )
     if allocation.status.phase is Phase.TERMINATED:
-        moved = _Moved(allocation=allocation)
+        moved = _Transitioned(allocation=allocation)
     else:
         moved = _with_details(view, _started(view) if is_released(allocation) else _unstarted(view))
     after = moved.allocation
@@ -147,39 +147,39 @@ def reduce(  # noqa: PLR0913 - all that was observed, each by its name
     return Reduction(
         allocation=after,
         changed=after is not allocation,
-        drop_pod_finalizers=cleanup.droppable(view, after),
+        drop_pod_finalizers=cleanup.droppable_finalizers(view, after),
         deletes=cleanup.deletable(view, after),
         force_deletes=cleanup.unreachable(view),
-        hurried=cleanup.hurried(view),
+        hurried=cleanup.with_long_grace(view),
         drop_cr_finalizer=is_held and after.status.phase is Phase.TERMINATED and not view.pods,
-        needs=Needs(hint=cleanup.needs_worker(view, after), consistent_list=moved.look, recheck_at=moved.at),
+        needs=FollowUp(hint=cleanup.needs_worker(view, after), consistent_list=moved.look, recheck_at=moved.at),
     )
 
 
 # --- before the release
 
 
-def _unstarted(view: ReductionView) -> _Moved:
+def _unstarted(view: ReductionView) -> _Transitioned:
     """Reduce an attempt that is not released: none of its pods can run, so it may end or begin again at once."""
     allocation = view.allocation
     is_waiting = allocation.status.phase is Phase.PENDING
     if is_waiting:
-        allocation = dependencies.noted(allocation, view.dependencies, now=view.now)
-    decision = ends.unstarted(
+        allocation = dependencies.with_dependencies(allocation, view.dependencies, now=view.now)
+    decision = ends.after_unstarted(
         allocation, now=view.now, policy=view.policy, namespace_terminating=view.namespace_terminating
     )
     if decision is None and is_waiting:
         decision = dependencies.problem_of(allocation, view.dependencies)
     match decision:
         case None:
-            return _Moved(allocation=_held(view, allocation), at=ends.stuck_until(allocation, view.policy))
-        case End():
-            return _Moved(allocation=_terminated(view, allocation, decision))
-        case Again():
-            return _unstarted_again(view, decision)
+            return _Transitioned(allocation=_with_hold(view, allocation), at=ends.stuck_until(allocation, view.policy))
+        case FinalEnd():
+            return _Transitioned(allocation=_terminated(view, allocation, decision))
+        case NextAttempt():
+            return _restart_unstarted(view, decision)
 
 
-def _held(view: ReductionView, allocation: Allocation) -> Allocation:
+def _with_hold(view: ReductionView, allocation: Allocation) -> Allocation:
     """Record a change of `hold` of an allocation with a pending timeout, because a held allocation does not wait."""
     hold = allocation.spec.hold
     is_pending = allocation.status.phase is Phase.PENDING
@@ -188,41 +188,41 @@ def _held(view: ReductionView, allocation: Allocation) -> Allocation:
     return record(allocation, Event.UPDATED, now=view.now, data={HELD: hold})
 
 
-def _unstarted_again(view: ReductionView, again: Again) -> _Moved:
+def _restart_unstarted(view: ReductionView, again: NextAttempt) -> _Transitioned:
     allocation = view.allocation
     if allocation.status.phase is Phase.PENDING:
         # There is no admission to withdraw, and a stop in the status would only prevent the next admission.
-        if ends.standing_stop(allocation) is None:
-            return _Moved(allocation=allocation)
+        if ends.current_stop(allocation) is None:
+            return _Transitioned(allocation=allocation)
         freed = with_status(allocation, msgspec.structs.replace(allocation.status, stop=None))
         return _unstarted(msgspec.structs.replace(view, allocation=freed))
     if not view.live_pods:
         if view.consistent:
-            return _Moved(allocation=_restarted(view, allocation, again))
-        return _Moved(allocation=allocation, look=True)
+            return _Transitioned(allocation=_restarted(view, allocation, again))
+        return _Transitioned(allocation=allocation, look=True)
     if allocation.status.phase is Phase.TERMINATING:
-        return _Moved(allocation=allocation)
-    return _Moved(allocation=record(allocation, Event.TERMINATING, now=view.now, reason=again.reason.value))
+        return _Transitioned(allocation=allocation)
+    return _Transitioned(allocation=record(allocation, Event.TERMINATING, now=view.now, reason=again.reason.value))
 
 
 # --- after the release
 
 
-def _started(view: ReductionView) -> _Moved:
+def _started(view: ReductionView) -> _Transitioned:
     """Reduce a released attempt: follow its pods, and decide whether it has to end."""
     if view.allocation.status.phase is Phase.TERMINATING:
         return _finished(view, view.allocation)
-    followed = _shrunk(view, _ready(view, _limited(view, _progressed(view, view.allocation))))
-    followed = restarting.begun(view, joining.followed(view, followed))
+    followed = _shrunk(view, _ready(view, _with_deadlines(view, _progressed(view, view.allocation))))
+    followed = restarting.with_restarts(view, joining.with_added_ranks(view, followed))
     allocation, cause = causes.preempted(view, followed)
     cause = cause or causes.ending(view, allocation)
     if cause is None:
-        allocation = obstacles.told(view, allocation)
+        allocation = obstacles.with_obstacle(view, allocation)
         look = bool(view.gang.missing) and not view.consistent
-        return _Moved(allocation=allocation, look=look, at=causes.next_look(view, allocation))
+        return _Transitioned(allocation=allocation, look=look, at=causes.next_check_at(view, allocation))
     if cause.reason in _GOOD_ENDS and all(rank.exit is not None for rank in view.gang.ranks):
-        end = End(result=ends.result_of(cause.reason), reason=cause.reason, message=cause.sentence())
-        return _Moved(allocation=_terminated(view, allocation, end))
+        end = FinalEnd(result=ends.result_of(cause.reason), reason=cause.reason, message=cause.sentence())
+        return _Transitioned(allocation=_terminated(view, allocation, end))
     ended = record(
         allocation,
         Event.TERMINATING,
@@ -263,7 +263,7 @@ def _progressed(view: ReductionView, allocation: Allocation) -> Allocation:
     return with_status(running, msgspec.structs.replace(running.status, reason=""))
 
 
-def _limited(view: ReductionView, allocation: Allocation) -> Allocation:
+def _with_deadlines(view: ReductionView, allocation: Allocation) -> Allocation:
     """Return the allocation with new deadlines,
     if one of its limits was changed or a wrong clock had written its start."""
     status = allocation.status
@@ -358,14 +358,14 @@ def _shrunk(view: ReductionView, allocation: Allocation) -> Allocation:
     )
 
 
-def _finished(view: ReductionView, allocation: Allocation) -> _Moved:
+def _finished(view: ReductionView, allocation: Allocation) -> _Transitioned:
     """Reduce a Terminating attempt: it ends once it is certain that none of its pods runs."""
     found = view.gang
     if found.missing and not view.consistent:
-        return _Moved(allocation=allocation, look=True)
+        return _Transitioned(allocation=allocation, look=True)
     if found.live:
-        return _Moved(allocation=allocation)
-    decision = ends.outcome(
+        return _Transitioned(allocation=allocation)
+    decision = ends.after_end(
         allocation,
         ends.cause_of(allocation),
         now=view.now,
@@ -373,22 +373,22 @@ def _finished(view: ReductionView, allocation: Allocation) -> _Moved:
         namespace_terminating=view.namespace_terminating,
     )
     match decision:
-        case End():
-            return _Moved(allocation=_terminated(view, allocation, decision))
-        case Again():
+        case FinalEnd():
+            return _Transitioned(allocation=_terminated(view, allocation, decision))
+        case NextAttempt():
             if view.allocation.status.phase is not Phase.TERMINATING:
                 # The exits are recorded first, because the next attempt clears the ranks.
-                return _Moved(allocation=allocation, at=view.now)
+                return _Transitioned(allocation=allocation, at=view.now)
             if gang.is_unrecorded(allocation, found):
-                return _Moved(allocation=allocation, at=view.now, urgent=True)
+                return _Transitioned(allocation=allocation, at=view.now, urgent=True)
             if not view.consistent:
-                return _Moved(allocation=allocation, look=True)
+                return _Transitioned(allocation=allocation, look=True)
             if view.live_pods:
-                return _Moved(allocation=allocation)
-            return _Moved(allocation=_restarted(view, allocation, decision))
+                return _Transitioned(allocation=allocation)
+            return _Transitioned(allocation=_restarted(view, allocation, decision))
 
 
-def _terminated(view: ReductionView, allocation: Allocation, end: End) -> Allocation:
+def _terminated(view: ReductionView, allocation: Allocation, end: FinalEnd) -> Allocation:
     found, status = view.gang, allocation.status
     times = [rank.exit.at for rank in found.ranks if rank.exit is not None]
     last = max((at for at in times if at is not None), default=None) if end.reason is Reason.COMPLETED else None
@@ -412,7 +412,7 @@ def _terminated(view: ReductionView, allocation: Allocation, end: End) -> Alloca
     )
 
 
-def _restarted(view: ReductionView, allocation: Allocation, again: Again) -> Allocation:
+def _restarted(view: ReductionView, allocation: Allocation, again: NextAttempt) -> Allocation:
     status = allocation.status
     said = f": {'; '.join(part for part in (status.message, again.note) if part)}" if status.message else ""
     data: dict[str, Any] = {"counted": again.counted, **usage.of_attempt(allocation, view.now)}
@@ -440,7 +440,7 @@ def _restarted(view: ReductionView, allocation: Allocation, again: Again) -> All
 # --- the other parts of the write
 
 
-def _with_details(view: ReductionView, moved: _Moved) -> _Moved:
+def _with_details(view: ReductionView, moved: _Transitioned) -> _Transitioned:
     """Add ranks and conditions to a transition; without a transition, only changed ranks, at most once an interval."""
     before, after = view.allocation, moved.allocation
     same_attempt = after.status.attempt == before.status.attempt

@@ -22,7 +22,7 @@ from slipway.runtime.clock import Clock
 from slipway.streams import keys
 from slipway.streams.ports import EntryOutcome, StreamEntry
 from slipway.streams.producer import Ring, missing_entries
-from slipway.watcher.ports import Log
+from slipway.watcher.ports import EventStreamWriter
 
 BATCH_MAX = 256
 FRESH_END_S = 60.0
@@ -34,7 +34,7 @@ _log = log.get_logger(__name__)
 class Relay:
     """Brings the streams up to date with the objects. `enabled` is False when no Redis is configured."""
 
-    def __init__(self, events: Log, clock: Clock, *, enabled: bool) -> None:
+    def __init__(self, events: EventStreamWriter, clock: Clock, *, enabled: bool) -> None:
         self._events = events
         self._clock = clock
         self._enabled = enabled
@@ -103,7 +103,7 @@ class Relay:
         lacking = 0
         for start in range(0, len(living), BATCH_MAX):
             batch = living[start : start + BATCH_MAX]
-            await self._ask(batch)
+            await self._read_last_seqs(batch)
             liveness.beat()
             missing = [allocation for allocation in batch if not self.is_published(allocation)]
             lacking += len(missing)
@@ -124,7 +124,7 @@ class Relay:
         except TransientError as error:
             _log.debug("streams not checked", error=str(error))
 
-    async def _ask(self, batch: Sequence[Allocation]) -> None:
+    async def _read_last_seqs(self, batch: Sequence[Allocation]) -> None:
         last_seqs = await self._events.last_seqs([id_of(allocation) for allocation in batch])
         for allocation, last_seq in zip(batch, last_seqs, strict=True):
             self._held[id_of(allocation)] = last_seq or 0
@@ -136,12 +136,12 @@ class Relay:
             # Most unknown streams are new. If one is not, the server refuses the entries as a gap.
             self._held[id_of(allocation)] = 0
         if len(fresh) < len(unknown):
-            await self._ask([allocation for allocation in unknown if id_of(allocation) not in self._held])
+            await self._read_last_seqs([allocation for allocation in unknown if id_of(allocation) not in self._held])
         again = await self._append(batch)
         if again:
             # Another process wrote, or the server lost entries: read the last seq and try once more.
             # The next check does the rest.
-            await self._ask(again)
+            await self._read_last_seqs(again)
             await self._append(again)
 
     async def _append(self, batch: Sequence[Allocation]) -> list[Allocation]:

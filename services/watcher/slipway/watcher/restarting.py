@@ -26,7 +26,7 @@ _RANKS_SAID_MAX = 8
 _TEXT_MAX = 160
 
 
-def begun(view: ReductionView, allocation: Allocation) -> Allocation:
+def with_restarts(view: ReductionView, allocation: Allocation) -> Allocation:
     """Return the allocation with the restarts of the ranks that have failed since the last record."""
     status, due = allocation.status, view.gang.retried
     if not due or status.phase not in _PLACED:
@@ -40,7 +40,7 @@ def begun(view: ReductionView, allocation: Allocation) -> Allocation:
     restarts = status.restarts + len(due) - spared
     first = due[0]
     data: dict[str, Any] = {STARTED_AGAIN: [rank.index for rank in due], "restarts": restarts}
-    data[NOTE] = _words(due, restarts - status.restarts and f"{restarts} of {allocation.spec.max_restarts}")
+    data[NOTE] = _sentence(due, restarts - status.restarts and f"{restarts} of {allocation.spec.max_restarts}")
     if first.retried is not None and first.retried.code is not None:
         data["exitCode"] = first.retried.code
     if first.rule is not None:
@@ -87,7 +87,7 @@ def _not_before(view: ReductionView, rank: Rank) -> float:
     return max(view.now, by_node) + max(wait_s, GRAIN_S)
 
 
-def _words(due: list[Rank], counted: str | int) -> str:
+def _sentence(due: list[Rank], counted: str | int) -> str:
     """Return a sentence such as `rank 2 failed: exit code 1; it starts again (1 of 3)`."""
     how = f"({counted})" if counted else "(not counted)"
     first = due[0]

@@ -32,7 +32,7 @@ class Retention:
     def __init__(
         self,
         kube: WatcherWriter,
-        world: Informers,
+        informers: Informers,
         accounts: UsageLedger,
         clock: Clock,
         *,
@@ -41,7 +41,7 @@ class Retention:
         deletes_max: int = DELETES_MAX,
     ) -> None:
         self._kube = kube
-        self._world = world
+        self._informers = informers
         self._accounts = accounts
         self._clock = clock
         self._age_s = age_s
@@ -53,7 +53,7 @@ class Retention:
     async def step(self) -> int:
         """Make one round; return how many allocations were deleted."""
         due = expired(
-            self._world.allocations.items(), now=self._clock.now(), age_s=self._age_s, count_max=self._count_max
+            self._informers.allocations.items(), now=self._clock.now(), age_s=self._age_s, count_max=self._count_max
         )
         # All due allocations are queued for the totals now, for the next round:
         # one write of a day's totals adds many of them.

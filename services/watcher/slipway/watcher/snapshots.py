@@ -46,9 +46,9 @@ class Snapshots:
     """Makes snapshots, one after the other, while a publisher runs. `objects_min`:
     the least number of objects for that."""
 
-    def __init__(self, feed: Feed, world: Informers, clock: Clock, fact_of: FactOf, *, objects_min: int) -> None:
+    def __init__(self, feed: Feed, informers: Informers, clock: Clock, fact_of: FactOf, *, objects_min: int) -> None:
         self._feed = feed
-        self._world = world
+        self._informers = informers
         self._clock = clock
         self._fact_of = fact_of
         self._objects_min = objects_min
@@ -67,7 +67,7 @@ class Snapshots:
             return
         is_known = self._made is not None and self._made.epoch == stands.epoch
         is_good = is_known and publisher.appends - self._appends < APPENDS_MAX and now_s - self._made_at_s < AGE_MAX_S
-        if is_good or sum(len(store) for _, store in self._world.stores()) < self._objects_min:
+        if is_good or sum(len(store) for _, store in self._informers.stores()) < self._objects_min:
             return
         self._task = tasks.create_task(self._make(publisher, stands, publisher.appends))
 
@@ -107,13 +107,13 @@ class Snapshots:
         return True
 
     def _pages(self) -> Iterator[tuple[str, list[Told]]]:
-        for resource, store in self._world.stores():
+        for resource, store in self._informers.stores():
             items = store.items()
             for start in range(0, len(items), PAGE_OBJECTS):
-                told = [self._told(item) for item in items[start : start + PAGE_OBJECTS]]
+                told = [self._encoded(item) for item in items[start : start + PAGE_OBJECTS]]
                 yield resource.plural, [each for each in told if each is not None]
 
-    def _told(self, item: Any) -> Told | None:
+    def _encoded(self, item: Any) -> Told | None:
         fact = self._fact_of(item)
         if fact is None:
             return None

@@ -21,21 +21,21 @@ from slipway.model.times import parse_time
 from slipway.runtime import semconv, telemetry
 from slipway.watcher.exits import main_status
 
-RANKS_TOLD = frozenset(map(str, range(8)))
+RANKS_SHOWN = frozenset(map(str, range(8)))
 """The ranks of a gang whose containers get spans."""
 
 
-def writing(before: Allocation, after: Allocation, told: Sequence[str]) -> AbstractContextManager[object]:
-    """Return the span of a write; `told` are the events that the write records."""
+def write_span(before: Allocation, after: Allocation, events: Sequence[str]) -> AbstractContextManager[object]:
+    """Return the span of a write; `events` are the events that the write records."""
     ranks = after.status.ranks or []
     only = {"k8s.pod.uid": ranks[0].pod_uid, "k8s.node.name": ranks[0].node} if len(ranks) == 1 else {}
     return telemetry.span(
-        f"watcher.{told[-1] if told else 'observe'}",
+        f"watcher.{events[-1] if events else 'observe'}",
         parent=traceparent_of(before.metadata),
         allocation_id=id_of(before),
         attributes={
             "slipway.phase": after.status.phase.value,
-            "slipway.events": ",".join(told),
+            "slipway.events": ",".join(events),
             "slipway.attempt": after.status.attempt,
             "k8s.namespace.name": before.metadata.namespace,
             **{name: value for name, value in only.items() if value},
@@ -43,7 +43,7 @@ def writing(before: Allocation, after: Allocation, told: Sequence[str]) -> Abstr
     )
 
 
-def ended(before: Allocation, written: Allocation, pods: Iterable[Pod], now_s: float) -> None:
+def emit_ended(before: Allocation, written: Allocation, pods: Iterable[Pod], now_s: float) -> None:
     """Emit the spans of the containers whose end this write records, and of the attempt that it ends.
 
     `pods` are the pods that led to the write; `now_s` is in epoch seconds.
@@ -99,7 +99,7 @@ def _containers(before: Allocation, written: Allocation, pods: Iterable[Pod], no
     seen = traceparent_of(written.metadata), times.get(Event.RUNNING, now_s), times.get(Event.TERMINATING, now_s)
     for pod in sorted(pods, key=lambda pod: pod.metadata.name):
         labels, uid = pod.metadata.labels, pod.metadata.uid
-        is_meant = labels.get(LABEL_ATTEMPT) == str(old.attempt) and labels.get(LABEL_RANK, "0") in RANKS_TOLD
+        is_meant = labels.get(LABEL_ATTEMPT) == str(old.attempt) and labels.get(LABEL_RANK, "0") in RANKS_SHOWN
         status = main_status(pod)
         if is_meant and status is not None and uid not in told and (is_last or uid in known):
             _container(written, pod, status, seen)

@@ -58,9 +58,9 @@ class Orphan(msgspec.Struct, frozen=True, kw_only=True):
 class Sweeper:
     """Finds and deletes orphans."""
 
-    def __init__(self, kube: Kube, world: Informers, clock: Clock) -> None:
+    def __init__(self, kube: Kube, informers: Informers, clock: Clock) -> None:
         self._kube = kube
-        self._world = world
+        self._informers = informers
         self._clock = clock
 
     async def sweep(self) -> int:
@@ -87,13 +87,13 @@ class Sweeper:
         """Return the objects that look like orphans by the watched objects."""
         found = [
             Orphan(resource=PODS, meta=pod.metadata, pod=pod)
-            for pod in self._world.pods.items()
+            for pod in self._informers.pods.items()
             if LABEL_ALLOCATION_UID in pod.metadata.labels
         ]
         for resource in _BUNDLES:
             listed = await self._kube.list(resource, label_selector=LABEL_ALLOCATION_UID)
             found += [Orphan(resource=resource, meta=item.metadata) for item in listed.items]
-        known = {item.metadata.uid: item for item in self._world.allocations.items()}
+        known = {item.metadata.uid: item for item in self._informers.allocations.items()}
         return orphans(found, known, now=self._clock.now())
 
     async def _read_again(self, suspects: list[Orphan]) -> list[Orphan]:

@@ -43,7 +43,7 @@ DENIED_S = 120.0
 _log = log.get_logger(__name__)
 
 
-class Books:
+class UsageAccounts:
     """Adds usage to the daily totals of this installation.
 
     `unmarked` returns the tokens of ended allocations that do not carry the mark yet, or None when these are not known;
@@ -96,14 +96,14 @@ class Books:
         """
         with liveness.rest(lambda: self._waiting):
             await self._something.wait()
-        await self.flush(is_patient=True)
+        await self.flush(raises_if_denied=True)
         await self._clock.sleep(GATHER_S)
 
-    async def flush(self, *, is_patient: bool = False) -> None:
-        """Add all queued allocations; with `is_patient`, raise UnavailableError while our account is refused."""
+    async def flush(self, *, raises_if_denied: bool = False) -> None:
+        """Add all queued allocations; with `raises_if_denied`, raise UnavailableError while our account is refused."""
         while self._waiting:
             batch = list(self._waiting.values())[:BATCH_MAX]
-            lost = await self._add(batch, is_patient=is_patient)
+            lost = await self._add(batch, raises_if_denied=raises_if_denied)
             for allocation in batch:
                 uid = allocation.metadata.uid
                 self._waiting.pop(uid, None)
@@ -124,7 +124,7 @@ class Books:
                 f"the API server does not permit Slipway's account to write the daily totals: {error}"
             ) from error
 
-    async def _add(self, batch: Sequence[Allocation], *, is_patient: bool) -> set[str]:
+    async def _add(self, batch: Sequence[Allocation], *, raises_if_denied: bool) -> set[str]:
         """Add a batch to its days; return the days whose totals cannot be written."""
         days: dict[str, list[Bill]] = {}
         for allocation in batch:
@@ -135,7 +135,7 @@ class Books:
             try:
                 await self._add_to(day, bills)
             except PermanentError as error:
-                if is_patient:
+                if raises_if_denied:
                     self._wait_if_denied(error)
                 # An allocation must be able to end even if its usage cannot be added.
                 _log.error("usage cannot be added to the totals", day=day, count=len(bills), error=str(error))
@@ -157,7 +157,7 @@ class Books:
     async def _write(self, day: str, bills: Sequence[Bill]) -> None:
         held = self._held.pop(day, None)
         if held is not None and (written := await self._replaced(held, bills)) is not None:
-            self._hold(day, written)
+            self._cache(day, written)
             return
         # The totals are read again, because memory never decides whether all bills are in them.
         try:
@@ -166,9 +166,9 @@ class Books:
             first = totals.added(totals.DayTotals(), bills, self._clock.now(), self._unmarked())
             if first is not None:
                 body = totals.manifest(day, first)
-                self._hold(day, await self._kube.create(CONFIG_MAPS, body, namespace=self._namespace))
+                self._cache(day, await self._kube.create(CONFIG_MAPS, body, namespace=self._namespace))
             return
-        self._hold(day, await self._replaced(found, bills) or found)
+        self._cache(day, await self._replaced(found, bills) or found)
 
     async def _replaced(self, found: ConfigMap, bills: Sequence[Bill]) -> ConfigMap | None:
         """Write the totals with these bills, and return them; None when there is nothing to add.
@@ -186,7 +186,7 @@ class Books:
         except NotFoundError as error:
             raise StaleError(f"{meta.name} no longer exists") from error
 
-    def _hold(self, day: str, written: ConfigMap) -> None:
+    def _cache(self, day: str, written: ConfigMap) -> None:
         self._held[day] = written
         while len(self._held) > HELD_MAX:
             del self._held[next(iter(self._held))]

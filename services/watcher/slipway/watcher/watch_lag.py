@@ -25,7 +25,7 @@ AGAIN_S = 1.0
 _STARTING = (Phase.ASSIGNED, Phase.PULLING, Phase.STARTING)
 
 
-class Late:
+class PodWatchLag:
     """Remembers since when released pods are missing. `reached`: the version that the watch of pods has reached."""
 
     def __init__(self, clock: Clock, reached: Callable[[], int]) -> None:

@@ -32,25 +32,25 @@ from slipway.runtime.tasks import TaskGroup
 from slipway.streams.ports import Streams
 from slipway.streams.producer import BestEffort
 from slipway.watcher import ends, loops
-from slipway.watcher.active_standby import Duty
+from slipway.watcher.active_standby import ReplicaRole
 from slipway.watcher.consistent_reads import ConsistentReads
 from slipway.watcher.context_gc import ArchiveSweeper
-from slipway.watcher.event_dispatch import Audience, Dispatch
+from slipway.watcher.event_dispatch import ChangeReceivers, EventDispatcher
+from slipway.watcher.event_recorder import EventRecorder
 from slipway.watcher.feed import ClusterFeed
-from slipway.watcher.hints import HintSender, Ringer
+from slipway.watcher.hints import HintSender, SchedulerWaker
 from slipway.watcher.idempotency_gc import ClaimSweeper
 from slipway.watcher.informers import Informers, fill
-from slipway.watcher.leader_tasks import Errands, Primary
+from slipway.watcher.leader_tasks import LeaderParts, LeaderTasks
 from slipway.watcher.logarchiver import LogArchiver
-from slipway.watcher.narrator import Narrator
 from slipway.watcher.podevents import PodEvents
 from slipway.watcher.podlogs import LogLimits, PodLogs
-from slipway.watcher.reconcile import Hands, Reconciler
+from slipway.watcher.reconcile import Reconciler, ReconcilerDeps
 from slipway.watcher.relay import Relay
 from slipway.watcher.retention import Retention
 from slipway.watcher.settings import Settings
 from slipway.watcher.sweep import Sweeper
-from slipway.watcher.usage_accounting import Books
+from slipway.watcher.usage_accounting import UsageAccounts
 
 LEASE = "slipway-feed"
 STALE_VIEW_S = loops.STILL_S
@@ -92,15 +92,15 @@ class Watcher:
         self._clock = clock
         self._settings = settings
         self._round = 0
-        self.world = Informers()
+        self.informers = Informers()
         self.queue: WorkQueue[str] = WorkQueue(parts.random)
-        self.duty = Duty(clock, standby_delay_s=settings.standby_delay_s, grace_s=settings.lease_duration_s)
+        self.role = ReplicaRole(clock, standby_delay_s=settings.standby_delay_s, grace_s=settings.lease_duration_s)
         self.reflectors = [
             Reflector(parts.kube, resource, store, clock=clock, random=parts.random)
-            for resource, store in self.world.stores()
+            for resource, store in self.informers.stores()
         ]
         self.relay = Relay(parts.streams.events, clock, enabled=has_redis)
-        self._books = Books(
+        self._accounts = UsageAccounts(
             parts.kube,
             clock,
             namespace=settings.namespace,
@@ -108,55 +108,55 @@ class Watcher:
             settled=self.queue.add,
         )
         self._hints = HintSender(parts.streams.hints, clock)
-        self._bell = Ringer(parts.streams.wake, clock)
+        self._waker = SchedulerWaker(parts.streams.wake, clock)
         self._logs = PodLogs(
             parts.kube,
             parts.streams.logs,
-            self.world,
+            self.informers,
             clock,
             limits=_log_limits(settings),
             woken=self.queue.add_after,
         )
         self._log_archiver = self._archiver()
-        evidence = ConsistentReads(parts.kube, self.world)
-        self._primary = Primary(self._errands(), self.world, parts.settings, loop=self._loop)
+        consistent_reads = ConsistentReads(parts.kube, self.informers)
+        self._leader_tasks = LeaderTasks(self._leader_parts(), self.informers, parts.settings, loop=self._loop)
         self._reconciler = Reconciler(
-            Hands(
+            ReconcilerDeps(
                 kube=parts.kube,
-                world=self.world,
-                evidence=evidence,
+                informers=self.informers,
+                consistent_reads=consistent_reads,
                 queue=self.queue,
                 outbox=self.relay,
-                accounts=self._books,
+                accounts=self._accounts,
                 hints=self._hints,
-                tails=self._logs,
-                marks=parts.behind,
+                log_progress=self._logs,
+                activity=parts.behind,
                 clock=clock,
             ),
             policy=settings.policy(),
             relay_wait_s=settings.relay_wait_s,
-            orphaned=self._primary.sweep_soon,
-            wrote=self.duty.stand_in,
-            acts_first=lambda: self.duty.delay_s == 0,
+            orphaned=self._leader_tasks.sweep_soon,
+            wrote=self.role.stand_in,
+            acts_first=lambda: self.role.delay_s == 0,
         )
-        self._dispatch = Dispatch(
-            self.world,
-            Audience(
+        self._dispatch = EventDispatcher(
+            self.informers,
+            ChangeReceivers(
                 queue=self.queue,
                 relay=self.relay,
                 hints=self._hints,
-                bell=self._bell,
+                waker=self._waker,
                 logs=self._logs,
-                evidence=evidence,
+                consistent_reads=consistent_reads,
                 reconciler=self._reconciler,
             ),
-            self.duty,
+            self.role,
         )
         self._elector = _elector(parts)
 
     def why_not_ready(self) -> str | None:
         """Return why the view is not ready; None when it is complete and fresh."""
-        if not self.world.is_synced:
+        if not self.informers.is_synced:
             return "the first LISTs are not complete"
         return "a watch has gone silent" if self._is_stale() else None
 
@@ -175,8 +175,8 @@ class Watcher:
             steps = (
                 (loops.RELAY, self.relay.step),
                 (loops.HINTS, self._hints.step),
-                (loops.BELL, self._bell.step),
-                (loops.BOOKS, self._books.step),
+                (loops.BELL, self._waker.step),
+                (loops.BOOKS, self._accounts.step),
             )
             for what, step in steps:
                 tasks.create_task(self._loop(what, _until(stop, step), stop, max_backoff_s=2.0))
@@ -196,27 +196,27 @@ class Watcher:
         Raises:
             ControlPlaneError: a LIST failed.
         """
-        self.duty.alone = True
-        await fill(self.world, self._parts.kube)
+        self.role.alone = True
+        await fill(self.informers, self._parts.kube)
         async with TaskGroup() as tasks:
             reading = tasks.create_task(self._logs.serve())
             following = tasks.create_task(self._logs.lead())
-            await self._work_off()
+            await self._drain_queue()
             await self._logs.settle()
             # Allocations whose events are written and whose logs are read can lose their finalizer now.
-            await self._tell()
-            await self._work_off()
+            await self._flush()
+            await self._drain_queue()
             following.cancel()
             reading.cancel()
-        await self._primary.once()
-        await self._tell()
+        await self._leader_tasks.once()
+        await self._flush()
         self.queue.shut_down()
 
     # --- the loops --------------------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
         """Handle one key of the queue."""
-        if not self.world.is_synced:
+        if not self.informers.is_synced:
             await self._clock.sleep(UNSYNCED_PAUSE_S)
             return
         with liveness.rest(lambda: len(self.queue)):
@@ -240,57 +240,57 @@ class Watcher:
 
     async def _resync(self) -> float:
         """Queue all allocations that are not at rest, and check every stream."""
-        if not self.world.is_synced:
+        if not self.informers.is_synced:
             return UNSYNCED_PAUSE_S
         self._round += 1
-        self._dispatch.enqueue_all(calm=self._round % FULL_ROUND == 0)
-        allocations = self.world.allocations.items()
-        telemetry.STUCK.set(sum(map(self._is_stuck, allocations)) if self.duty.is_primary else 0)
-        if self.duty.is_primary:
+        self._dispatch.enqueue_all(steady=self._round % FULL_ROUND == 0)
+        allocations = self.informers.allocations.items()
+        telemetry.STUCK.set(sum(map(self._is_stuck, allocations)) if self.role.is_primary else 0)
+        if self.role.is_primary:
             await self.relay.check_quietly(allocations)
         return self._settings.resync_interval_s
 
     async def _compete(self, stop: StopSignal) -> None:
         async def lead(leadership: Any) -> None:
-            self.duty.leadership = leadership
+            self.role.leadership = leadership
             self._dispatch.enqueue_all()
             try:
-                await self._primary.run(leadership, stop)
+                await self._leader_tasks.run(leadership, stop)
             finally:
-                self.duty.leadership = None
+                self.role.leadership = None
 
         await self._elector.run(lead, stop)
 
-    async def _work_off(self) -> None:
+    async def _drain_queue(self) -> None:
         """Handle all allocations that are not at rest, and the keys that follow from that at once."""
         self._dispatch.enqueue_all()
-        for _ in range(ONCE_KEYS_MAX * max(1, len(self.world.allocations))):
+        for _ in range(ONCE_KEYS_MAX * max(1, len(self.informers.allocations))):
             await asyncio.sleep(0)
             if not len(self.queue):
                 return
             await self._work()
 
-    async def _tell(self) -> None:
+    async def _flush(self) -> None:
         """Write streams and hints, if there is a Redis, and add the usage of ended allocations to the totals."""
-        await self.relay.check_quietly(self.world.allocations.items())
+        await self.relay.check_quietly(self.informers.allocations.items())
         try:
             await self.relay.flush()
             await self._hints.flush()
         except TransientError as error:
             _log.warning("streams not updated", error=str(error))
         try:
-            await self._books.flush()
+            await self._accounts.flush()
         except TransientError as error:
             _log.warning("usage not added to the daily totals", error=str(error))
 
     # --- parts ------------------------------------------------------------------------------------------------------
 
-    def _errands(self) -> Errands:
+    def _leader_parts(self) -> LeaderParts:
         parts, settings, clock = self._parts, self._settings, self._clock
-        return Errands(
+        return LeaderParts(
             feed=ClusterFeed(
                 parts.streams.feed,
-                self.world,
+                self.informers,
                 clock,
                 gaps=lambda: sum(
                     reflector.restarts["expired"] + reflector.restarts[CAUSE_REWOUND] for reflector in self.reflectors
@@ -303,25 +303,25 @@ class Watcher:
             events=PodEvents(
                 parts.kube,
                 self._logs.writer,
-                self.world,
+                self.informers,
                 clock,
                 warned=lambda uid: self._dispatch.enqueue(uid),
                 has_logs=bool(settings.redis_url),
             ),
-            sweeper=Sweeper(parts.kube, self.world, clock),
-            archives=ArchiveSweeper(parts.kube, self.world, clock, keep_s=settings.context_keep_s),
-            claims=ClaimSweeper(parts.kube, self.world, clock),
+            sweeper=Sweeper(parts.kube, self.informers, clock),
+            archives=ArchiveSweeper(parts.kube, self.informers, clock, keep_s=settings.context_keep_s),
+            claims=ClaimSweeper(parts.kube, self.informers, clock),
             retention=Retention(
                 parts.kube,
-                self.world,
-                self._books,
+                self.informers,
+                self._accounts,
                 clock,
                 age_s=settings.retention_s,
                 count_max=settings.retention_count_max,
             ),
             relay=self.relay,
             log_archiver=self._log_archiver,
-            narrator=Narrator(parts.kube, self.world, clock, instance=parts.identity)
+            event_recorder=EventRecorder(parts.kube, self.informers, clock, instance=parts.identity)
             if settings.kubernetes_events
             else None,
         )
@@ -334,7 +334,7 @@ class Watcher:
             parts.log_archive,
             parts.streams.logs,
             self._logs.writer,
-            self.world,
+            self.informers,
             parts.clock,
             days=parts.settings.log_archive_days,
             bytes_max=parts.settings.log_archive_bytes_max,
@@ -346,17 +346,17 @@ class Watcher:
     def _streams_lost(self) -> None:
         """Write everything to the streams again, before the next resync would find it missing."""
         self._hints.forget_all()
-        self._dispatch.enqueue_all(calm=False)
-        self._primary.streams_lost()
+        self._dispatch.enqueue_all(steady=False)
+        self._leader_tasks.streams_lost()
 
     def _unmarked(self) -> frozenset[str] | None:
         """Return the tokens of ended allocations without the mark of the totals, which the totals have to keep.
 
         None while the allocations are not known.
         """
-        if not self.world.is_synced:
+        if not self.informers.is_synced:
             return None
-        ended = (each for each in self.world.allocations.items() if each.status.phase is Phase.TERMINATED)
+        ended = (each for each in self.informers.allocations.items() if each.status.phase is Phase.TERMINATED)
         return frozenset(token_of(each.metadata.uid) for each in ended if not is_booked(each))
 
     def _is_stuck(self, allocation: Allocation) -> bool:

@@ -48,11 +48,11 @@ def replay(arguments: argparse.Namespace, session: CliSession) -> int:
 
     other = command.shadow if arguments.shadow else None
     if arguments.policy:
-        other = command.under(yamlfile.read(arguments.policy, "--policy"))
+        other = command.policy_from(yamlfile.read(arguments.policy, "--policy"))
     with ExitStack() as open_files:
         pool = arguments.pool or ("" if arguments.file else POOL)
         if arguments.file:
-            entries = command.of_file(_opened(arguments.file, open_files), pool)
+            entries = command.entries_of_file(_opened(arguments.file, open_files), pool)
         else:
             entries = _recorded(session, pool, arguments)
         if arguments.save:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.scheduler.decisions.record import Decided, DecisionRecord
+from slipway.scheduler.decisions.record import DecisionRecord, RecordedDecisions
 from slipway.scheduler.decisions.replay import differences
 
 
@@ -35,5 +35,5 @@ def test_looks_are_compared_in_their_order(recorded: str, replayed: str, is_same
     }
     told |= dict.fromkeys(("epoch", "tick", "number", "at", "seed"), 1) | {"decided": {"looked": list(recorded)}}
     record = msgspec.convert(told, DecisionRecord)
-    found = differences(record, Decided(looked=tuple(replayed)), "h")
+    found = differences(record, RecordedDecisions(looked=tuple(replayed)), "h")
     assert [each.what for each in found] == ([] if is_same else ["looked"])

@@ -328,7 +328,7 @@ async def test_what_extenders_have_said_about_who_goes_is_kept() -> None:
         offered={offer.node: offer.ids for offer in question.offers},
     )
     [evict] = desk.tick(answers=answers).evictions
-    assert evict.uid == chosen.leavers[0].allocation.uid
+    assert evict.uid == chosen.victims[0].allocation.uid
     await desk.recorder.flush()
     report = replayed(desk.log)
     assert (report.ticks, report.differences) == (2, [])

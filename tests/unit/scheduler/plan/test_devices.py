@@ -7,7 +7,7 @@ import pytest
 from slipway.model.facts import SHARING_LABEL, AllocationFact, NodeFact, PodFact, QueueFact, RoleFact
 from slipway.model.ledger import Decision
 from slipway.model.resources import GPU, GPU_MILLI, Resources
-from slipway.scheduler.plan.lint import Broken, lint
+from slipway.scheduler.plan.lint import PlanRule, lint
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.state import gang_size
@@ -195,7 +195,7 @@ def test_a_plan_that_books_a_device_twice_is_found_out(numbers: tuple[int, ...],
     (admit,) = sound.admits
     wrong = msgspec.structs.replace(admit, devices={0: numbers} if numbers else {})
     (violation,) = lint(snapshot, Plan(admits=(wrong,)))
-    assert violation.rule is Broken.DEVICE
+    assert violation.rule is PlanRule.DEVICE
     assert violation.message.startswith(message)
 
 

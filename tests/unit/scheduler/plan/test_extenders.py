@@ -13,7 +13,7 @@ from slipway.scheduler.plan.planner import plan
 from slipway.scheduler.plan.state.extender_results import Answers, ExtenderAnswer, ExtenderVerb, Key, Question
 from slipway.scheduler.plan.state.plan_types import Plan
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
-from slipway.scheduler.simulate import lower
+from slipway.scheduler.simulate import scenario_facts
 from slipway.scheduler.simulate.scenario import Scenario, decode
 from slipway.scheduler.simulate.world import SimulatedWorld
 
@@ -264,4 +264,4 @@ def test_many_different_reasons_are_bounded() -> None:
 
 def test_the_pool_of_a_scenario_has_no_extenders() -> None:
     """A simulation calls no extender."""
-    assert lower.pool(decode(json.dumps({"nodes": NODES}))).extenders == ()
+    assert scenario_facts.pool(decode(json.dumps({"nodes": NODES}))).extenders == ()

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from slipway.model.facts import QueueFact
 from slipway.model.resources import Resources
-from slipway.scheduler.plan.queueing.fair_share import Contest
+from slipway.scheduler.plan.queueing.fair_share import FairShareTournament
 from slipway.scheduler.plan.queueing.queue_tree import QueueTree
 from slipway.scheduler.plan.state.ordering import HeadKey
 
@@ -18,11 +18,11 @@ def a_key(name: str, queue_priority: int = 0, priority: int = 0, created: int = 
 
 def shared_out(tree: QueueTree, wanted: Mapping[str, int], room: int = 12) -> dict[str, int]:
     """{queue: cpus that it gets} when each queue has `wanted` allocations of one cpu."""
-    contest, left, got = Contest(tree), dict(wanted), dict.fromkeys(wanted, 0)
+    contest, left, got = FairShareTournament(tree), dict(wanted), dict.fromkeys(wanted, 0)
     for name in sorted(name for name in wanted if wanted[name]):
         contest.enter(name, ONE, a_key(name))
     for _ in range(room):
-        name = contest.take()
+        name = contest.pop()
         if name is None:
             break
         tree.take(name, ONE, preemptible=True)
@@ -69,12 +69,12 @@ def test_three_levels() -> None:
 def test_equal_shares_go_by_the_queue_then_by_the_head() -> None:
     """Between equal shares the priority of the queue decides, then the priority, the age and the name of its head."""
     tree = QueueTree([QueueFact(name=name) for name in "abcd"], TOTAL)
-    contest = Contest(tree)
+    contest = FairShareTournament(tree)
     contest.enter("a", ONE, a_key("a"))
     contest.enter("b", ONE, a_key("b", priority=1))
     contest.enter("c", ONE, a_key("c", queue_priority=1))
     contest.enter("d", ONE, a_key("d", created=-1))
-    assert [contest.take() for _ in range(5)] == ["c", "b", "d", "a", None]
+    assert [contest.pop() for _ in range(5)] == ["c", "b", "d", "a", None]
 
 
 def test_a_queue_that_gave_something_back_is_renewed() -> None:
@@ -82,19 +82,19 @@ def test_a_queue_that_gave_something_back_is_renewed() -> None:
     queues = [QueueFact(name="p"), QueueFact(name="a", parent="p"), QueueFact(name="q")]
     tree = QueueTree(queues, TOTAL)
     tree.take("a", {"cpu": 8}, preemptible=True)
-    contest = Contest(tree)
+    contest = FairShareTournament(tree)
     contest.enter("a", ONE, a_key("a"))
     contest.enter("q", ONE, a_key("q"))
     tree.take("a", {"cpu": -8}, preemptible=True)
-    contest.renew(["a"])
-    assert [contest.take() for _ in range(2)] == ["a", "q"]
+    contest.update(["a"])
+    assert [contest.pop() for _ in range(2)] == ["a", "q"]
 
 
 def test_a_head_may_be_replaced() -> None:
     """A new head of a queue replaces the one before."""
     tree = QueueTree([QueueFact(name="a"), QueueFact(name="b")], TOTAL)
-    contest = Contest(tree)
+    contest = FairShareTournament(tree)
     contest.enter("a", ONE, a_key("a"))
     contest.enter("b", ONE, a_key("b"))
     contest.enter("a", {"cpu": 9}, a_key("a"))
-    assert [contest.take() for _ in range(3)] == ["b", "a", None]
+    assert [contest.pop() for _ in range(3)] == ["b", "a", None]

@@ -54,7 +54,7 @@ def a_whatif(*roles: RoleFact) -> WhatIf:
 
 
 def afresh(whatif: WhatIf, row: FeasibilityRow) -> FeasibilityRow:
-    return FeasibilityRow(row.ask, whatif.usage, whatif.weights(row.ask), whatif.scores)
+    return FeasibilityRow(row.request, whatif.usage, whatif.weights(row.request), whatif.scores)
 
 
 def test_a_row_of_few_nodes_prefers_as_any_row_does() -> None:
@@ -92,7 +92,7 @@ def test_ranks_that_are_taken_change_a_whole_domain() -> None:
     before = row.total.tolist()
     whatif.take(row, [0, 0])
     row.refresh()
-    fresh = FeasibilityRow(row.ask, whatif.usage, whatif.weights(row.ask))
+    fresh = FeasibilityRow(row.request, whatif.usage, whatif.weights(row.request))
     assert row.total.tolist() == fresh.total.tolist()
     assert row.total[1] > before[1]
     assert row.total[0] == row.total[1] > row.total[2] == row.total[3]
@@ -104,7 +104,7 @@ def test_neighbours_that_come_later_count_for_a_row_of_few_nodes(node: int) -> N
     ranks update it."""
     role, stranger = picky(), a_role(affinity=APART)
     whatif = a_whatif(role, stranger)
-    whatif.usage.peers.is_watched = True
+    whatif.usage.pod_index.is_watched = True
     row, other = whatif.row(role), whatif.row(stranger)
     whatif.take(other, [node])
     row.refresh()

@@ -8,13 +8,13 @@ from slipway.model.facts import SCHEDULING_LABEL, NodeFact, PodFact, RoleFact, T
 from slipway.scheduler.plan.placement.diagnose import diagnose
 from slipway.scheduler.plan.placement.filters import FILTERS
 from slipway.scheduler.plan.placement.filters.taint_toleration import tolerates
-from slipway.scheduler.plan.state.rank_request import compile_ask
+from slipway.scheduler.plan.state.rank_request import compile_request
 from tests.support.planner import a_node, a_role, a_snapshot, amounts
 
 
 def refused(role: RoleFact, nodes: list[NodeFact], **more: Any) -> dict[str, int]:
     snapshot = a_snapshot(nodes, pods=more.pop("pods", ()))
-    return diagnose(compile_ask(role, snapshot.table, **more), snapshot.usage).reasons()
+    return diagnose(compile_request(role, snapshot.table, **more), snapshot.usage).reasons()
 
 
 def fitting(role: RoleFact, nodes: list[NodeFact]) -> list[str]:
@@ -107,7 +107,7 @@ def test_operators_of_an_expression(operator: str, values: list[str], expected: 
     ]
     role = a_role(affinity=requires({"key": "k", "operator": operator, "values": values}))
     snapshot = a_snapshot(nodes)
-    verdict = diagnose(compile_ask(role, snapshot.table), snapshot.usage)
+    verdict = diagnose(compile_request(role, snapshot.table), snapshot.usage)
     assert verdict.fitting == len(expected)
     assert [node.name for node in nodes if not refused(role, [node])] == expected
 
@@ -174,5 +174,5 @@ def test_a_node_that_an_operator_takes_out_takes_nothing_new(word: str, reason: 
     assert refused(a_role(tolerations=(everything,)), [out]) == {reason: 1}
     assert refused(a_role(), [a_node("n", labels={SCHEDULING_LABEL: "other"})]) == {}
     snapshot = a_snapshot([a_node("n1", cpu=0), out])
-    said = diagnose(compile_ask(a_role(), snapshot.table), snapshot.usage).phrases()
+    said = diagnose(compile_request(a_role(), snapshot.table), snapshot.usage).phrases()
     assert f"1 is {word} (n2)" in said

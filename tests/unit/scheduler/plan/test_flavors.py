@@ -9,13 +9,13 @@ from slipway.model.facts import FLAVOR_LABEL, AllocationFact, FlavorFact, NodeFa
 from slipway.model.ledger import Decision
 from slipway.model.mig import GPU_UNITS
 from slipway.model.resources import CPU, GPU, Resources, flavor_in, gpus_of, scale_of
-from slipway.scheduler.plan.lint import Broken, lint
+from slipway.scheduler.plan.lint import PlanRule, lint
 from slipway.scheduler.plan.planner import queue_tree
 from slipway.scheduler.plan.queueing.flavor_choice import FlavorChoices
 from slipway.scheduler.plan.state.flavors import labelled, of_flavor
 from slipway.scheduler.plan.state.gang_size import smallest_demand
 from slipway.scheduler.plan.state.plan_types import Admit, Plan
-from slipway.scheduler.plan.state.pool_state import Columns, build
+from slipway.scheduler.plan.state.pool_state import PoolState, build
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from tests.support.planner import (
     WORKSPACES,
@@ -118,8 +118,8 @@ def test_running_work_counts_in_the_flavor_of_its_nodes() -> None:
     whole = running(work("w", gpus=2, flavors=("h100", "a100")), {0: "a"})
     part = running(an_allocation("p", a_role(gpu_milli=300)), {0: "h"})
     tree = queue_tree(of([whole, part], [a_queue(nominal=own(1, 1))]))
-    assert tree.whole("default").get(gpus_of("a100")) == 2 * GPU_UNITS
-    assert tree.whole("default").get(gpus_of("h100")) == 300 * 7
+    assert tree.subtree_use("default").get(gpus_of("a100")) == 2 * GPU_UNITS
+    assert tree.subtree_use("default").get(gpus_of("h100")) == 300 * 7
 
 
 def test_what_nodes_that_take_no_work_hold_of_a_flavor_is_no_share() -> None:
@@ -239,7 +239,7 @@ def test_a_plan_that_breaks_the_limit_of_a_flavor_is_found() -> None:
     """Lint counts an admission in the flavor of its nodes."""
     snapshot = of([work("w", 2)], [a_queue(limit=own(1, 2))])
     (fact,) = snapshot.pending
-    for node, broken in (("a", []), ("h", [Broken.QUOTA])):
+    for node, broken in (("a", []), ("h", [PlanRule.QUOTA])):
         admit = Admit(allocation=fact.key, uid=fact.uid, attempt=1, placements={0: node})
         assert [each.rule for each in lint(snapshot, Plan(admits=(admit,)))] == broken
 
@@ -263,7 +263,7 @@ def test_a_decision_that_is_not_seen_yet_counts_in_its_flavor() -> None:
 def test_new_flavors_of_a_pool_count_what_runs() -> None:
     """When the flavors of a pool change, its nodes are labelled and its use is counted anew; without flavors all is as
     before."""
-    columns = Columns(PoolFact(name="default"))
+    columns = PoolState(PoolFact(name="default"))
     columns.set_nodes(two_types())
     columns.set_allocation(running(work("w", 2), {0: "a"}))
     columns.set_queues([a_queue()])

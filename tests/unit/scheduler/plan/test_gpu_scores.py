@@ -16,7 +16,7 @@ from slipway.scheduler.plan.placement.tick_state import TickState
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.planner import queue_tree
 from slipway.scheduler.plan.state.nodes import EVERY
-from slipway.scheduler.plan.state.workload_mix import Mix, mix_of
+from slipway.scheduler.plan.state.workload_mix import WorkloadMix, mix_of
 from tests.support.planner import a_node, a_role, a_snapshot, an_allocation, places, planned, running
 
 FRAGMENTATION = PoolFact(name="default", scores={"GpuFragmentation": 1})
@@ -32,7 +32,7 @@ def held(name: str, milli: int, node: str, device: int) -> AllocationFact:
     return msgspec.structs.replace(fact, devices={0: (device,)})
 
 
-def a_mix(*sorts: tuple[RoleFact, int]) -> Mix:
+def a_mix(*sorts: tuple[RoleFact, int]) -> WorkloadMix:
     found = mix_of(((role,), times) for role, times in sorts)
     assert found is not None
     return found
@@ -107,8 +107,8 @@ def test_what_is_foreseen_is_what_is_taken(data: st.DataObject) -> None:
     )
     row = whatif.row(a_role(cpu=0, **asked))
     node = data.draw(st.integers(0, 1))
-    ranks = data.draw(st.integers(0, int(min(whatif.usage.room(row.ask, EVERY, 12)[node], 12))))
-    foreseen = after_ranks(devices_left(whatif.usage, EVERY), row.ask, ranks)[:, node]
+    ranks = data.draw(st.integers(0, int(min(whatif.usage.room(row.request, EVERY, 12)[node], 12))))
+    foreseen = after_ranks(devices_left(whatif.usage, EVERY), row.request, ranks)[:, node]
     whatif.take(row, [node] * ranks)
     assert sorted(devices_left(whatif.usage, EVERY)[:, node].tolist()) == sorted(foreseen.tolist())
 

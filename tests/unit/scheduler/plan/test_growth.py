@@ -10,7 +10,7 @@ import pytest
 from slipway.model.facts import AllocationFact, PodFact, QueueFact
 from slipway.model.ledger import Decision, DecisionKind
 from slipway.model.resources import GPU, Resources
-from slipway.scheduler.plan.lint import Broken, lint
+from slipway.scheduler.plan.lint import PlanRule, lint
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
 from slipway.scheduler.plan.state.plan_types import Grow, Plan
@@ -101,7 +101,7 @@ def test_lint_refuses_a_rank_that_stands_already() -> None:
     fact = elastic(3)
     grow = Grow(allocation=fact.key, uid=fact.uid, attempt=1, placements={2: "n"})
     broken = lint(a_snapshot([a_node("n", gpus=8)], [fact]), Plan(grows=(grow,)))
-    assert [each.rule for each in broken] == [Broken.DOUBLE]
+    assert [each.rule for each in broken] == [PlanRule.DOUBLE]
 
 
 @pytest.mark.parametrize(

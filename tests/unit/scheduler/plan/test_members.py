@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from slipway.model.facts import AllocationFact
 from slipway.model.position import WorkKey
-from slipway.scheduler.plan.state.members import Member, Members, Roll, order_of
+from slipway.scheduler.plan.state.members import Member, MemberList, Members, order_of
 from tests.support.planner import an_allocation
 
 BLOCK = 3
@@ -23,9 +23,9 @@ MEMBERS = [_member(number) for number in range(40)]
 moves = st.lists(st.integers(0, len(MEMBERS) - 1), max_size=120)
 
 
-def _played(numbers: list[int]) -> tuple[Roll, list[Member]]:
+def _played(numbers: list[int]) -> tuple[MemberList, list[Member]]:
     """A roll, and the list that it must equal: each number adds its member, or removes it if it is there."""
-    roll, plain = Roll(BLOCK), list[Member]()
+    roll, plain = MemberList(BLOCK), list[Member]()
     for number in numbers:
         member = MEMBERS[number]
         if member in plain:

@@ -7,7 +7,7 @@ from slipway.model.facts import AllocationFact, PoolFact, QueueFact, QuotaFact, 
 from slipway.model.quantity import QuantityValue, parse_quantity
 from slipway.model.resources import MILLI, Resources
 from slipway.scheduler.plan.state.plan_types import Explanation, Plan, Remedy
-from slipway.scheduler.plan.state.pool_state import Columns
+from slipway.scheduler.plan.state.pool_state import PoolState
 from tests.support.planner import (
     NAMESPACE,
     WORKSPACES,
@@ -107,7 +107,7 @@ def test_no_change_is_offered_that_a_quota_makes_useless() -> None:
     """The queue lacks two cpu, but with these the pods would still be more than the namespace may have."""
     work, queue = an_allocation("g", a_role(3)), QueueFact(name="default", limit=amounts(1))
     raised = (Remedy(kind="limit", name="default", amounts={"cpu": 2000}),)
-    columns = Columns(PoolFact(name="default"))
+    columns = PoolState(PoolFact(name="default"))
     columns.set_nodes(nodes(4))
     columns.set_queues([queue])
     columns.set_workspaces(WORKSPACES)

@@ -12,7 +12,7 @@ from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.placement.scores.args import faults, sound_args
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.planner import plan
-from slipway.scheduler.plan.state.pool_state import Columns
+from slipway.scheduler.plan.state.pool_state import PoolState
 from slipway.scheduler.plan.state.sampling import SampleCursor, feasible_to_find
 from tests.support.planner import NAMESPACE, a_node, a_role, a_snapshot, amounts, an_allocation, places, planned
 
@@ -29,7 +29,7 @@ def a_pod(name: str, node: str, *, namespace: str = NAMESPACE, **more: Any) -> P
     return PodFact(namespace=namespace, name=name, uid=name, node=node, requests=amounts(cpu="100m"), **more)
 
 
-def fitting(role: RoleFact, columns: Columns) -> list[str]:
+def fitting(role: RoleFact, columns: PoolState) -> list[str]:
     """The nodes that fit a role, which is in the default namespace unless it names another."""
     fact = an_allocation("asked", msgspec.structs.replace(role, namespace=role.namespace or NAMESPACE))
     columns.set_allocation(fact)
@@ -38,8 +38,8 @@ def fitting(role: RoleFact, columns: Columns) -> list[str]:
     return [snapshot.table.names[index] for index in np.flatnonzero(row.fits)]
 
 
-def columns_of(nodes: list[NodeFact], *pods: PodFact, pool: PoolFact | None = None) -> Columns:
-    columns = Columns(pool or PoolFact(name="default"))
+def columns_of(nodes: list[NodeFact], *pods: PodFact, pool: PoolFact | None = None) -> PoolState:
+    columns = PoolState(pool or PoolFact(name="default"))
     columns.set_nodes(nodes)
     columns.set_queues([QueueFact(name="default")])
     columns.set_workspaces(frozenset({NAMESPACE}))

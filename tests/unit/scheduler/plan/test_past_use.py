@@ -24,7 +24,7 @@ def a_tree(*queues: QueueFact, hours: dict[str, float], history: int = 1000) -> 
     """A pool of 12 GPUs whose queues have used so many GPU-hours."""
     tree = QueueTree(queues, TOTAL)
     used = {name: {"ana": round(amount * HOUR_MS)} for name, amount in hours.items()}
-    tree.remember(PastUse(half_life_ms=WEEK_MS, history=history, used=used))
+    tree.set_past_use(PastUse(half_life_ms=WEEK_MS, history=history, used=used))
     return tree
 
 
@@ -104,7 +104,7 @@ def test_the_past_withholds_and_never_within_what_it_leaves(
     tree = a_tree(QueueFact(name="a"), QueueFact(name="b"), hours={"a": mine, "b": theirs})
     tree.take("a", {GPU: held}, preemptible=True)
     tree.take("b", {GPU: of_other}, preemptible=True)
-    is_withheld = tree.withholds("a", "b", {GPU: asked}, {GPU: 1})
+    is_withheld = tree.denies_reclaim("a", "b", {GPU: asked}, {GPU: 1})
     if (held + asked) * GPU_UNITS <= tree.shifted("a")[GPU]:
         assert not is_withheld
     if not tree.is_shifted:

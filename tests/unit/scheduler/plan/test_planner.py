@@ -5,7 +5,7 @@ import pytest
 
 from slipway.model.facts import JobFact, PodFact, QueueFact
 from slipway.model.resources import Resources
-from slipway.scheduler.plan.lint import Broken, lint
+from slipway.scheduler.plan.lint import PlanRule, lint
 from slipway.scheduler.plan.state.plan_types import Admit, Plan, encoded
 from tests.support.planner import a_node, a_role, a_snapshot, amounts, an_allocation, gates, nodes, places, planned
 
@@ -69,13 +69,13 @@ def test_the_same_plan_twice() -> None:
 @pytest.mark.parametrize(
     ("placements", "rule"),
     [
-        ({0: "n0"}, Broken.ATOMIC),
-        ({0: "n0", 1: "n0"}, Broken.NODE),
-        ({0: "n0", 1: "gone"}, Broken.STRANGE),
-        ({0: "n0", 1: "n1", 7: "n1"}, Broken.DOUBLE),
+        ({0: "n0"}, PlanRule.ATOMIC),
+        ({0: "n0", 1: "n0"}, PlanRule.NODE),
+        ({0: "n0", 1: "gone"}, PlanRule.STRANGE),
+        ({0: "n0", 1: "n1", 7: "n1"}, PlanRule.DOUBLE),
     ],
 )
-def test_lint_finds_what_a_plan_breaks(placements: dict[int, str], rule: Broken) -> None:
+def test_lint_finds_what_a_plan_breaks(placements: dict[int, str], rule: PlanRule) -> None:
     fact = an_allocation("g", a_role(2, cpu=5))
     admit = Admit(allocation=fact.key, uid=fact.uid, attempt=1, placements=placements)
     assert rule in {violation.rule for violation in lint(a_snapshot(nodes(2), [fact]), Plan(admits=(admit,)))}
@@ -86,15 +86,15 @@ def test_lint_finds_double_and_strange_admissions_and_broken_quota() -> None:
     queues = [QueueFact(name="default", limit=Resources({"cpu": 1000}))]
     snapshot = a_snapshot(nodes(2), [held, fact], queues=queues)
 
-    def rules(*admits: Admit) -> set[Broken]:
+    def rules(*admits: Admit) -> set[PlanRule]:
         return {violation.rule for violation in lint(snapshot, Plan(admits=admits))}
 
     of_held = Admit(allocation=held.key, uid=held.uid, attempt=1, placements={0: "n0"})
     of_fact = Admit(allocation=fact.key, uid=fact.uid, attempt=1, placements={0: "n0"})
-    assert rules(of_held) == {Broken.STRANGE}
-    assert rules(msgspec.structs.replace(of_fact, attempt=2)) == {Broken.STRANGE}
-    assert rules(of_fact) == {Broken.QUOTA}
-    assert rules(of_fact, of_fact) == {Broken.DOUBLE, Broken.QUOTA}
+    assert rules(of_held) == {PlanRule.STRANGE}
+    assert rules(msgspec.structs.replace(of_fact, attempt=2)) == {PlanRule.STRANGE}
+    assert rules(of_fact) == {PlanRule.QUOTA}
+    assert rules(of_fact, of_fact) == {PlanRule.DOUBLE, PlanRule.QUOTA}
 
 
 def test_a_row_with_few_nodes_is_looked_at_where_it_matters() -> None:

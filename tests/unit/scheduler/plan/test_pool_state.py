@@ -8,7 +8,7 @@ from slipway.model.facts import DISABLED, DRAINING, SCHEDULING_LABEL, Allocation
 from slipway.model.ledger import Decision, DecisionKind
 from slipway.model.lifecycle import Phase
 from slipway.model.resources import CPU
-from slipway.scheduler.plan.state.pool_state import Columns
+from slipway.scheduler.plan.state.pool_state import PoolState
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot, nodes_of_pool
 from tests.support.planner import a_node, a_role, a_snapshot, amounts, an_allocation, nodes, planned, running
 
@@ -106,7 +106,7 @@ def test_other_pools_are_left_out() -> None:
 
 def test_an_unchanged_table_is_kept() -> None:
     """Nothing is rebuilt while nodes stay what they are; a snapshot does not change under its reader."""
-    columns = Columns(PoolFact(name="default"))
+    columns = PoolState(PoolFact(name="default"))
     columns.set_nodes(nodes(2))
     first = columns.snapshot()
     columns.set_nodes(nodes(2))
@@ -175,7 +175,7 @@ def test_use_on_nodes_that_take_no_work_is_known_apart() -> None:
 
 def test_use_is_stranded_as_long_as_its_node_takes_no_work() -> None:
     """The node is cordoned and uncordoned; the sums follow."""
-    columns = Columns(PoolFact(name="default"))
+    columns = PoolState(PoolFact(name="default"))
     columns.set_allocation(running(an_allocation("one"), {0: "n"}))
     for is_cordoned, expected in ((False, 0), (True, 1000), (False, 0)):
         columns.set_node(a_node("n", unschedulable=is_cordoned))

@@ -117,8 +117,8 @@ def test_never_is_about_an_empty_pool() -> None:
     """A demand that only waits for other work to end is possible."""
     tree = QueueTree([a_queue("a", limit=cpu(5))], TOTAL)
     tree.take("a", {"cpu": 5}, preemptible=True)
-    assert tree.never("a", {"cpu": 5}, preemptible=True) is None
-    assert tree.never("a", {"cpu": 6}, preemptible=True) is not None
+    assert tree.permanent_shortfall("a", {"cpu": 5}, preemptible=True) is None
+    assert tree.permanent_shortfall("a", {"cpu": 6}, preemptible=True) is not None
 
 
 def test_more_than_the_pool_has_is_no_matter_of_quota() -> None:
@@ -128,7 +128,7 @@ def test_more_than_the_pool_has_is_no_matter_of_quota() -> None:
 def test_kept_nominal_is_kept_from_borrowers_only() -> None:
     """The queue of a blocked head reserves the unused part of its nominal; its own work may use it."""
     tree = QueueTree([a_queue("a", nominal=cpu(6)), a_queue("b", nominal=cpu(6))], TOTAL)
-    tree.keep("a", {"cpu": 4})
+    tree.reserve("a", {"cpu": 4})
     assert room(tree, "b") == 8
     assert room(tree, "a") == 12
     tree.take("a", {"cpu": 4}, preemptible=True)
@@ -210,7 +210,7 @@ def test_what_is_set_aside() -> None:
     ]
     tree = QueueTree(queues, TOTAL)
     circle = "its parents form a cycle: a -> b -> a"
-    words = {queue.name: tree.aside(queue.name) for queue in queues}
+    words = {queue.name: tree.closed_reason(queue.name) for queue in queues}
     assert words == {
         "a": circle,
         "b": circle,
@@ -241,7 +241,7 @@ def test_a_very_deep_tree() -> None:
     tree = QueueTree(queues, TOTAL)
     tree.take("q2999", {"cpu": 2}, preemptible=False)
     assert room(tree, "q2999", preemptible=False) == 1
-    assert tree.whole("q0").get("cpu") == 2
+    assert tree.subtree_use("q0").get("cpu") == 2
 
 
 def test_parts_of_gpus_count_as_the_parts_that_they_are() -> None:
@@ -254,7 +254,7 @@ def test_parts_of_gpus_count_as_the_parts_that_they_are() -> None:
     assert (short.short, short.bound, short.used, short.raise_by) == (300 * 7, 2 * GPU_UNITS, 1300 * 7, 1)
     raised = tree.with_more(short)
     assert raised.shortfall("a", {GPU: 1}, preemptible=True) is None
-    assert raised.whole("a").get(GPU) == 1300 * 7
+    assert raised.subtree_use("a").get(GPU) == 1300 * 7
     assert tree.share("a") == 0
 
 
@@ -285,9 +285,9 @@ def test_a_tree_made_again_counts_slices_once() -> None:
     queue = a_queue("a", limit=Resources({GPU: 1}))
     tree = QueueTree([queue], Resources({GPU: 1, SLICE: 7}), closed=Resources({SLICE: 7}))
     tree.take("a", {SLICE: 7}, preemptible=True)
-    tree.strand("a", {SLICE: 7}, preemptible=True)
+    tree.take_stranded("a", {SLICE: 7}, preemptible=True)
     again = tree.with_open(Resources({SLICE: 7}))
-    assert again.whole("a") == tree.whole("a") == Resources({GPU: GPU_UNITS, SLICE: 7})
+    assert again.subtree_use("a") == tree.subtree_use("a") == Resources({GPU: GPU_UNITS, SLICE: 7})
 
 
 def test_nodes_that_take_no_work_add_nothing() -> None:
@@ -313,10 +313,10 @@ def test_what_stands_on_nodes_that_take_no_work_takes_no_room_on_others() -> Non
     tree = QueueTree(queues, TOTAL, closed=cpu(4))
     tree.take("b", {"cpu": 4}, preemptible=True)
     assert room(tree, "b") == 0
-    tree.strand("b", {"cpu": 4}, preemptible=True)
+    tree.take_stranded("b", {"cpu": 4}, preemptible=True)
     assert room(tree, "b") == 2
     assert room(tree, "b", preemptible=False) == 2
-    tree.strand("b", {"cpu": -4}, preemptible=True)
+    tree.take_stranded("b", {"cpu": -4}, preemptible=True)
     tree.take("b", {"cpu": -4}, preemptible=True)
     assert room(tree, "b") == 2
 
@@ -326,7 +326,7 @@ def test_a_reserve_that_is_used_on_nodes_that_take_no_work_stays_reserved() -> N
     queues = [a_queue("a", nominal=cpu(6), lending_limit=cpu(0)), a_queue("b")]
     tree = QueueTree(queues, TOTAL, closed=cpu(6))
     tree.take("a", {"cpu": 6}, preemptible=False)
-    tree.strand("a", {"cpu": 6}, preemptible=False)
+    tree.take_stranded("a", {"cpu": 6}, preemptible=False)
     assert room(tree, "b") == 0
     assert room(tree, "b", preemptible=False) == 0
 
@@ -338,7 +338,7 @@ def test_opening_nodes_gives_the_queues_more() -> None:
     tree.take("b", {"cpu": 1}, preemptible=True)
     opened = tree.with_open(cpu(4))
     assert (room(tree, "b"), room(opened, "b")) == (1, 5)
-    assert opened.whole("b") == tree.whole("b")
+    assert opened.subtree_use("b") == tree.subtree_use("b")
 
 
 def test_shares_are_exact() -> None:

@@ -11,7 +11,7 @@ from slipway.model.reasons import Gate
 from slipway.scheduler.plan.placement.filters.volume_zone import reached_from, reaching
 from slipway.scheduler.plan.state.nodes import NodeTable
 from slipway.scheduler.plan.state.plan_types import Plan
-from slipway.scheduler.plan.state.pool_state import Columns
+from slipway.scheduler.plan.state.pool_state import PoolState
 from tests.support.planner import NAMESPACE, a_node, a_role, an_allocation, places, planned, running
 
 ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
@@ -83,7 +83,7 @@ def test_where_a_volume_is_has_words(volume: VolumeFact, words: str) -> None:
 
 
 def plan_with(volume: VolumeFact, *facts: Any) -> Plan:
-    columns = Columns(PoolFact(name="default"))
+    columns = PoolState(PoolFact(name="default"))
     columns.set_nodes(hosts())
     columns.set_queues([QueueFact(name="default")])
     columns.set_workspaces(frozenset({NAMESPACE}))

@@ -11,7 +11,7 @@ from slipway.scheduler.plan.placement.policy import faults_of, policy_of
 from slipway.scheduler.plan.planner import plan, windows_of
 from slipway.scheduler.plan.reservation import search
 from slipway.scheduler.plan.state.plan_types import Admit, Plan
-from slipway.scheduler.plan.state.pool_state import Columns
+from slipway.scheduler.plan.state.pool_state import PoolState
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from tests.support.planner import (
     WORKSPACES,
@@ -84,7 +84,7 @@ def test_work_without_a_limit_is_kept_off_from_the_lead_time_on() -> None:
 
 def test_a_tick_without_news_sees_that_time_has_passed() -> None:
     """A plan does not take over what an earlier plan of the same state found about the window."""
-    columns = Columns(a_pool(a_window()))
+    columns = PoolState(a_pool(a_window()))
     columns.set_nodes(nodes(1))
     columns.set_queues(QUEUES)
     columns.set_workspaces(WORKSPACES)

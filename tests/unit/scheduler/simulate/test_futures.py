@@ -6,8 +6,17 @@ import msgspec
 import pytest
 
 from slipway.runtime.clock import SeededRandom
-from slipway.scheduler.simulate import lower
-from slipway.scheduler.simulate.futures import FIRST_PART, HORIZON_S, Now, Past, Piece, Work, as_run, likely_starts
+from slipway.scheduler.simulate import scenario_facts
+from slipway.scheduler.simulate.futures import (
+    FIRST_PART,
+    HORIZON_S,
+    KnownPast,
+    LiveWork,
+    PastArrival,
+    PresentState,
+    as_run,
+    likely_starts,
+)
 from slipway.scheduler.simulate.run_times import SAMPLES_MIN
 from slipway.scheduler.simulate.scenario import decode
 
@@ -16,27 +25,27 @@ MEAN_S = 600.0
 NODE = "nodes: [{name: n, cpu: 4}]\nqueues: [{name: default}]\n"
 
 
-def standing(text: str, now: float, ran_s: dict[str, float]) -> Now:
+def standing(text: str, now: float, ran_s: dict[str, float]) -> PresentState:
     """A pool at `now` with this work; `ran_s` tells how long some of it has run."""
     scenario = decode(NODE + text)
-    given = lower.given(scenario)
+    given = scenario_facts.facts_of(scenario)
     work = [
-        Work(part=part, fact=given.allocations[part.name], ran_s=ran_s.get(part.name, 0.0))
+        LiveWork(part=part, fact=given.allocations[part.name], ran_s=ran_s.get(part.name, 0.0))
         for part in scenario.allocations
     ]
-    return Now(at=now, given=given, work=work)
+    return PresentState(at=now, given=given, work=work)
 
 
-def past_of(lengths: list[float], now: float, *, arrivals: int = 0) -> Past:
+def past_of(lengths: list[float], now: float, *, arrivals: int = 0) -> KnownPast:
     """Small work of these lengths has ended, and `arrivals` such pieces arrived at even distances during the last
     hour."""
     scenario = decode(NODE + "allocations: [{name: old, ranks: [{cpu: 2}]}]")
-    part, fact = scenario.allocations[0], lower.given(scenario).allocations["old"]
-    return Past(
+    part, fact = scenario.allocations[0], scenario_facts.facts_of(scenario).allocations["old"]
+    return KnownPast(
         runs=[as_run(fact, length, has_ended=True) for length in lengths],
         since=now - 3600.0,
         arrivals=[now - 3600.0 + 3600.0 * (n + 1) / arrivals for n in range(arrivals)],
-        pieces=[Piece(part=part, fact=fact, ran_s=length, has_ended=True) for length in lengths],
+        pieces=[PastArrival(part=part, fact=fact, ran_s=length, has_ended=True) for length in lengths],
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from slipway.errors import InvalidError
-from slipway.scheduler.simulate import lower
+from slipway.scheduler.simulate import scenario_facts
 from slipway.scheduler.simulate.command import main
 from slipway.scheduler.simulate.scenario import decode
 
@@ -196,13 +196,13 @@ def test_a_missing_file_exits_2(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_json_is_taken_too() -> None:
     scenario = decode(json.dumps({"nodes": [{"name": "n", "cpu": "500m"}], "until": 5}))
-    assert lower.nodes(scenario)[0].allocatable.get("cpu") == 500
+    assert scenario_facts.nodes(scenario)[0].allocatable.get("cpu") == 500
 
 
 def test_counts_and_names_of_nodes() -> None:
     """count k makes name-0 .. name-(k-1); 1 keeps the plain name; 0 makes none."""
     scenario = decode("nodes: [{name: a}, {name: b, count: 1}, {name: c, count: 2}, {name: d, count: 0}]")
-    assert [node.name for node in lower.nodes(scenario)] == ["a", "b", "c-0", "c-1"]
+    assert [node.name for node in scenario_facts.nodes(scenario)] == ["a", "b", "c-0", "c-1"]
 
 
 @pytest.mark.parametrize(
@@ -218,13 +218,13 @@ def test_counts_and_names_of_nodes() -> None:
 def test_minima(ranks: str, gang: str, expected: tuple[int, list[int]]) -> None:
     """A role's absent minimum is 0 if the allocation gives one, else all of its ranks."""
     scenario = decode(f"nodes: []\nallocations: [{{name: a, {gang}ranks: {ranks}}}]")
-    fact = lower.allocation(scenario.allocations[0])
+    fact = scenario_facts.allocation(scenario.allocations[0])
     assert (fact.minimum, [role.minimum for role in fact.roles]) == expected
 
 
 def test_a_quota_of_zero_is_kept() -> None:
     scenario = decode("nodes: []\nqueues: [{name: a, parent: root, limit: {gpus: 0, cpu: 2}}]")
-    queue = lower.queues(scenario)[0]
+    queue = scenario_facts.queues(scenario)[0]
     assert queue.limit is not None
     assert queue.limit.amounts == {"nvidia.com/gpu": 0, "cpu": 2000}
     assert queue.parent == ""

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from slipway.scheduler.simulate.forecast import Estimate
+from slipway.scheduler.simulate.forecast import StartEstimate
 from slipway.scheduler.simulate.run import simulate
 from slipway.scheduler.simulate.scenario import decode
 from slipway.scheduler.simulate.table import ROWS_MAX, as_table, number
@@ -76,13 +76,13 @@ def test_ranks_that_went_together_are_one_line() -> None:
 @pytest.mark.parametrize(
     ("estimate", "said"),
     [
-        (Estimate(earliest=0, latest=90), "(starts by 90)"),
-        (Estimate(earliest=0, latest=90, likely=(10, 20)), "(likely starts between 10 and 20, starts by 90)"),
-        (Estimate(earliest=0, latest=None, likely=(10, 20)), "(likely starts between 10 and 20)"),
-        (Estimate(earliest=0, latest=None, likely=(10, None)), ""),
+        (StartEstimate(earliest=0, latest=90), "(starts by 90)"),
+        (StartEstimate(earliest=0, latest=90, likely=(10, 20)), "(likely starts between 10 and 20, starts by 90)"),
+        (StartEstimate(earliest=0, latest=None, likely=(10, 20)), "(likely starts between 10 and 20)"),
+        (StartEstimate(earliest=0, latest=None, likely=(10, None)), ""),
     ],
 )
-def test_the_start_is_estimated_in_words(estimate: Estimate, said: str) -> None:
+def test_the_start_is_estimated_in_words(estimate: StartEstimate, said: str) -> None:
     """The estimate follows the reason: the likely start, and the latest."""
     document = {"nodes": [{"name": "n", "cpu": 1}], "allocations": [{"name": "w", "ranks": [{"cpu": 2}]}]}
     text = as_table(simulate(decode(json.dumps(document))), (), {"w": estimate}, width=1000)

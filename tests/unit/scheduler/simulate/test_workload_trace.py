@@ -8,7 +8,7 @@ import pytest
 
 from slipway.errors import InvalidError
 from slipway.scheduler.simulate.command import main
-from slipway.scheduler.simulate.parts import AllocationPart
+from slipway.scheduler.simulate.scenario_format import AllocationPart
 from slipway.scheduler.simulate.workload_trace import TracedScenario, load
 
 CLUSTER = "nodes: [{name: n, cpu: 64, memory: 256Gi, gpus: 8}]\n"

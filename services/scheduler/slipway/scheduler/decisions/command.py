@@ -27,13 +27,13 @@ __all__ = [
     "DecisionEntry",
     "as_json",
     "as_table",
+    "entries_of_file",
     "entry_of",
     "exit_code",
     "line_of",
-    "of_file",
+    "policy_from",
     "run",
     "shadow",
-    "under",
 ]
 
 
@@ -42,7 +42,7 @@ def entry_of(chain: str, number: int, tick: int, data: bytes) -> DecisionEntry:
     return DecisionEntry(chain=chain, number=number, tick=tick, data=data)
 
 
-def of_file(lines: Iterable[bytes], pool: str) -> Iterator[DecisionEntry]:
+def entries_of_file(lines: Iterable[bytes], pool: str) -> Iterator[DecisionEntry]:
     """Return the entries of a file: those of `pool`, or of the only pool in it.
 
     Raises:
@@ -56,7 +56,7 @@ def of_file(lines: Iterable[bytes], pool: str) -> Iterator[DecisionEntry]:
         yield entry
 
 
-def under(text: str) -> OtherPolicy:
+def policy_from(text: str) -> OtherPolicy:
     """Return the policy in a text (YAML or JSON with any of the fields of a pool's `shadow`).
 
     Raises:
@@ -114,7 +114,7 @@ def as_table(report: ReplayReport, *, is_other: bool) -> str:
     """Return the report as text for users."""
     lines = [_head(report, is_other=is_other)]
     if is_other:
-        lines += _cut([_otherwise(would.tick, each) for would in report.would for each in would.different])
+        lines += _cut([_difference_text(would.tick, each) for would in report.would for each in would.different])
     else:
         lines += _cut(
             [
@@ -143,7 +143,7 @@ def _head(report: ReplayReport, *, is_other: bool) -> str:
     return f"{said}{by}; reproduced bit for bit"
 
 
-def _otherwise(tick: int, each: Divergence) -> str:
+def _difference_text(tick: int, each: Divergence) -> str:
     if not each.other:
         return f"tick {tick}: would not {each.kind} {each.allocation} ({_where(each.live)})"
     if not each.live:

@@ -43,7 +43,7 @@ class OtherFormatError(InvalidError):
     """Another version has written the record."""
 
 
-class Decided(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+class RecordedDecisions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """The decisions of the planner. A replay reproduces all of them bit for bit."""
 
     admits: tuple[Admit, ...] = ()
@@ -75,7 +75,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     other: dict[str, Any] = {}
 
 
-class Shadowed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+class ShadowComparison(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """The comparison with the plan of the shadow policy."""
 
     policy_hash: str
@@ -101,12 +101,12 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     ledger: Ledger
     input_hash: str
     policy_hash: str
-    decided: Decided
+    decided: RecordedDecisions
     planner: str = ""
     """the version of Slipway that planned"""
     consulted: bool = False
     """extenders were consulted; their answers are among the facts"""
-    shadow: Shadowed | None = None
+    shadow: ShadowComparison | None = None
     grows: bool = False
     """the plan could add ranks to running gangs"""
 

@@ -11,18 +11,18 @@ import msgspec
 
 from slipway.errors import InvalidError
 from slipway.model.facts import PoolFact
-from slipway.scheduler.decisions.decided import decided_of, divergences
-from slipway.scheduler.decisions.fold import BrokenChainError, Fold
+from slipway.scheduler.decisions.plan_comparison import decisions_of, divergences
 from slipway.scheduler.decisions.record import (
-    Decided,
     DecisionRecord,
     Divergence,
     OtherFormatError,
+    RecordedDecisions,
     canonical,
     policy_hash,
     unpack,
 )
-from slipway.scheduler.plan.placement.plan_trace import Trail
+from slipway.scheduler.decisions.snapshot_rebuilder import BrokenChainError, SnapshotRebuilder
+from slipway.scheduler.plan.placement.plan_trace import PlanTrace
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
 from slipway.scheduler.plan.state.extender_results import Answers
@@ -45,14 +45,14 @@ class ReplayDifference(msgspec.Struct, frozen=True, kw_only=True):
     replayed: Any = None
 
 
-class Skipped(msgspec.Struct, frozen=True, kw_only=True):
+class SkippedEntry(msgspec.Struct, frozen=True, kw_only=True):
     """An entry that could not be replayed, although it is not damaged."""
 
     tick: int
     why: str
 
 
-class Would(msgspec.Struct, frozen=True, kw_only=True):
+class PolicyDifference(msgspec.Struct, frozen=True, kw_only=True):
     """The decisions of one tick that would differ under another policy."""
 
     tick: int
@@ -72,9 +72,9 @@ class ReplayReport(msgspec.Struct, kw_only=True, rename="camel"):
     """the number of recorded decisions in these ticks"""
     same: int = 0
     differences: list[ReplayDifference] = []
-    would: list[Would] = []
+    would: list[PolicyDifference] = []
     """the ticks in which another policy would decide differently"""
-    skipped: list[Skipped] = []
+    skipped: list[SkippedEntry] = []
     planners: list[str] = []
     """the versions of Slipway that recorded these ticks"""
 
@@ -87,9 +87,9 @@ class Replayer:
         self._first = first
         self._last = last
         self._other = other
-        self._folds: dict[str, Fold] = {}
+        self._rebuilders: dict[str, SnapshotRebuilder] = {}
 
-    def take(self, data: bytes, tick: int) -> None:
+    def replay_entry(self, data: bytes, tick: int) -> None:
         """Replay one entry of the log; `tick` is its number by the log, for an entry that cannot be read.
 
         Raises:
@@ -99,23 +99,23 @@ class Replayer:
             record = unpack(data)
             if self._last is not None and record.tick > self._last:
                 return
-            fold, snapshot = self._snapshot(record)
+            rebuilder, snapshot = self._snapshot(record)
         except (OtherFormatError, BrokenChainError) as exc:
             if tick >= self._first:
-                self.report.skipped.append(Skipped(tick=tick, why=str(exc)))
+                self.report.skipped.append(SkippedEntry(tick=tick, why=str(exc)))
             return
         if record.tick >= self._first:
-            self._compare(record, snapshot, fold.answers if record.consulted else None)
+            self._compare(record, snapshot, rebuilder.answers if record.consulted else None)
 
-    def _snapshot(self, record: DecisionRecord) -> tuple[Fold, PoolSnapshot]:
-        fold = self._folds.pop(record.chain, None)
-        if fold is None or record.number == 0:
-            fold = Fold(record)
-        snapshot = fold.apply(record)
-        self._folds[record.chain] = fold
-        while len(self._folds) > CHAINS_MAX:
-            del self._folds[next(iter(self._folds))]
-        return fold, snapshot
+    def _snapshot(self, record: DecisionRecord) -> tuple[SnapshotRebuilder, PoolSnapshot]:
+        rebuilder = self._rebuilders.pop(record.chain, None)
+        if rebuilder is None or record.number == 0:
+            rebuilder = SnapshotRebuilder(record)
+        snapshot = rebuilder.apply(record)
+        self._rebuilders[record.chain] = rebuilder
+        while len(self._rebuilders) > CHAINS_MAX:
+            del self._rebuilders[next(iter(self._rebuilders))]
+        return rebuilder, snapshot
 
     def _compare(self, record: DecisionRecord, snapshot: PoolSnapshot, answers: Answers | None) -> None:
         report, decided = self.report, record.decided
@@ -129,32 +129,32 @@ class Replayer:
         if self._other is not None:
             pool = self._other(snapshot.pool)
             if pool is not None:
-                self._plan_otherwise(record, snapshot, answers, pool)
+                self._plan_with_other_policy(record, snapshot, answers, pool)
             return
         again = replayed(record, snapshot, answers)
         report.same += divergences(decided, again)[0]
         report.differences += differences(record, again, policy_hash(policy_of(snapshot.pool)))
 
-    def _plan_otherwise(
+    def _plan_with_other_policy(
         self, record: DecisionRecord, snapshot: PoolSnapshot, answers: Answers | None, pool: PoolFact
     ) -> None:
         decided = replayed(record, msgspec.structs.replace(snapshot, pool=pool), answers)
         same, different = divergences(record.decided, decided)
         self.report.same += same
         if different:
-            self.report.would.append(Would(tick=record.tick, same=same, different=tuple(different)))
+            self.report.would.append(PolicyDifference(tick=record.tick, same=same, different=tuple(different)))
 
 
-def replayed(record: DecisionRecord, snapshot: PoolSnapshot, answers: Answers | None = None) -> Decided:
+def replayed(record: DecisionRecord, snapshot: PoolSnapshot, answers: Answers | None = None) -> RecordedDecisions:
     """Return the planner's decisions for a recorded tick, under the policy of the snapshot's pool."""
-    trail = Trail()
+    trace = PlanTrace()
     policy = policy_of(snapshot.pool)
-    return decided_of(
-        plan(snapshot, policy, record.at, record.seed, answers=answers, watch=trail, grows=record.grows), trail
+    return decisions_of(
+        plan(snapshot, policy, record.at, record.seed, answers=answers, watch=trace, grows=record.grows), trace
     )
 
 
-def differences(record: DecisionRecord, again: Decided, policy: str) -> list[ReplayDifference]:
+def differences(record: DecisionRecord, again: RecordedDecisions, policy: str) -> list[ReplayDifference]:
     """Return all differences between a record and its replay."""
     found: list[ReplayDifference] = []
     if policy != record.policy_hash:
@@ -176,7 +176,7 @@ def differences(record: DecisionRecord, again: Decided, policy: str) -> list[Rep
     return found
 
 
-def _parts(before: Decided, after: Decided) -> Iterator[tuple[str, Any, Any]]:
+def _parts(before: RecordedDecisions, after: RecordedDecisions) -> Iterator[tuple[str, Any, Any]]:
     """Return (name, recorded, replayed) of all values that must be equal; of the trace, only allocations in both."""
     for name in ("admits", "evictions", "grows", "deferred", "dropped", "kept", "waiting", "reasons"):
         yield name, getattr(before, name), getattr(after, name)
@@ -216,7 +216,7 @@ def replay(entries: Iterable[tuple[bytes, int]], replayer: Replayer) -> ReplayRe
         InvalidError: there is no entry to replay, or an entry is damaged.
     """
     for data, tick in entries:
-        replayer.take(data, tick)
+        replayer.replay_entry(data, tick)
     if not replayer.report.ticks and not replayer.report.skipped:
         raise InvalidError("there is no recorded tick to replay")
     return replayer.report

@@ -25,7 +25,7 @@ from slipway.scheduler.plan.state.snapshot import Holding, PoolSnapshot
 from slipway.scheduler.plan.state.usage import Charge
 
 
-class Broken(StrEnum):
+class PlanRule(StrEnum):
     """The rules."""
 
     ATOMIC = "GangBelowMinimum"
@@ -47,7 +47,7 @@ Gone = list[tuple[Holding, tuple[int, ...]]]
 class PlanViolation(msgspec.Struct, frozen=True):
     """One broken rule."""
 
-    rule: Broken
+    rule: PlanRule
     subject: str
     message: str
 
@@ -64,9 +64,9 @@ def lint(snapshot: PoolSnapshot, plan: Plan) -> tuple[PlanViolation, ...]:
         else:
             fact = snapshot.backlog.get(admit.uid)
         if fact is None or fact.attempt != admit.attempt or not fact.is_wanted or fact.hold or fact.waits_for:
-            found.append(PlanViolation(Broken.STRANGE, admit.allocation, "admitted although it must not start"))
+            found.append(PlanViolation(PlanRule.STRANGE, admit.allocation, "admitted although it must not start"))
         elif admit.uid in seen or (admit.uid in snapshot.holdings and admit.uid not in moved):
-            found.append(PlanViolation(Broken.DOUBLE, admit.allocation, "admitted although it has places"))
+            found.append(PlanViolation(PlanRule.DOUBLE, admit.allocation, "admitted although it has places"))
         else:
             seen.add(admit.uid)
             if snapshot.pool.flavors:
@@ -78,7 +78,7 @@ def lint(snapshot: PoolSnapshot, plan: Plan) -> tuple[PlanViolation, ...]:
         if holding is None or holding.allocation.attempt != grow.attempt or plan.evictions:
             found.append(
                 PlanViolation(
-                    Broken.STRANGE, grow.allocation, "grows although it does not run, or the plan evicts work"
+                    PlanRule.STRANGE, grow.allocation, "grows although it does not run, or the plan evicts work"
                 )
             )
             continue
@@ -86,7 +86,7 @@ def lint(snapshot: PoolSnapshot, plan: Plan) -> tuple[PlanViolation, ...]:
         if any(rank in holding.admitted or not 0 <= rank < fact.rank_count for rank in grow.placements):
             found.append(
                 PlanViolation(
-                    Broken.DOUBLE, grow.allocation, "grows by a rank that runs already, or that it does not have"
+                    PlanRule.DOUBLE, grow.allocation, "grows by a rank that runs already, or that it does not have"
                 )
             )
         admitted.append((grow, fact))
@@ -115,12 +115,12 @@ def _windows(snapshot: PoolSnapshot, admitted: list[tuple[Admit | Grow, Allocati
     reserved, index = windows.nodes(), snapshot.table.index
     found: list[PlanViolation] = []
     for admit, fact in admitted:
-        bound = windows.bound_running(fact) if isinstance(admit, Grow) else windows.bound(fact)
+        bound = windows.running_with_closed(fact) if isinstance(admit, Grow) else windows.with_closed(fact)
         for name in bound.roles[0].closed if bound.roles else ():
             nodes = [node for node in admit.placements.values() if node in index and reserved[name].nodes[index[node]]]
             if nodes:
-                message = f"placed on {nodes[0]}, which is reserved for {reserved[name].whose}"
-                found.append(PlanViolation(Broken.WINDOW, fact.key, message))
+                message = f"placed on {nodes[0]}, which is reserved for {reserved[name].owners}"
+                found.append(PlanViolation(PlanRule.WINDOW, fact.key, message))
     return found
 
 
@@ -143,26 +143,26 @@ def _atomic(admit: Admit, fact: AllocationFact) -> list[PlanViolation]:
     found: list[PlanViolation] = []
     strangers = [rank for rank in admit.placements if not 0 <= rank < fact.rank_count]
     if strangers:
-        found.append(PlanViolation(Broken.DOUBLE, fact.key, f"it has no rank {strangers[0]}"))
+        found.append(PlanViolation(PlanRule.DOUBLE, fact.key, f"it has no rank {strangers[0]}"))
     for role, nodes in _roles(admit, fact):
         if len(nodes) < role.minimum:
             found.append(
-                PlanViolation(Broken.ATOMIC, fact.key, f"role {role.name}: {len(nodes)} of {role.minimum} ranks")
+                PlanViolation(PlanRule.ATOMIC, fact.key, f"role {role.name}: {len(nodes)} of {role.minimum} ranks")
             )
     if len(admit.placements) < fact.minimum:
-        found.append(PlanViolation(Broken.ATOMIC, fact.key, f"{len(admit.placements)} of {fact.minimum} ranks"))
+        found.append(PlanViolation(PlanRule.ATOMIC, fact.key, f"{len(admit.placements)} of {fact.minimum} ranks"))
     return found
 
 
 def _strange_evictions(snapshot: PoolSnapshot, plan: Plan) -> list[PlanViolation]:
     uids = [evict.uid for evict in plan.evictions]
     found = [
-        PlanViolation(Broken.STRANGE, evict.allocation, "evicted although it has no places")
+        PlanViolation(PlanRule.STRANGE, evict.allocation, "evicted although it has no places")
         for evict in plan.evictions
         if evict.uid not in snapshot.holdings
     ]
     if len(set(uids)) != len(uids):
-        found.append(PlanViolation(Broken.DOUBLE, "", "an allocation is evicted twice"))
+        found.append(PlanViolation(PlanRule.DOUBLE, "", "an allocation is evicted twice"))
     return found
 
 
@@ -172,7 +172,7 @@ def _too_often(snapshot: PoolSnapshot, plan: Plan) -> list[PlanViolation]:
     left = {scope: limit.left(levels.get(scope), snapshot.now) for scope, limit in limits.items()}
     made = made_by(snapshot, plan.evictions)
     return [
-        PlanViolation(Broken.RATE, scope, f"{count} evictions, and its limit leaves {max(0, left[scope])}")
+        PlanViolation(PlanRule.RATE, scope, f"{count} evictions, and its limit leaves {max(0, left[scope])}")
         for scope, count in sorted(made.items())
         if count > max(0, left[scope])
     ]
@@ -209,13 +209,13 @@ def _victims(snapshot: PoolSnapshot, plan: Plan) -> list[PlanViolation]:
         if holding is None or not evict.by:
             continue
         if not holding.allocation.preemptible:
-            found.append(PlanViolation(Broken.VICTIM, evict.allocation, "evicted although it cannot be preempted"))
+            found.append(PlanViolation(PlanRule.VICTIM, evict.allocation, "evicted although it cannot be preempted"))
         if evict.by not in coming:
             found.append(
-                PlanViolation(Broken.VICTIM, evict.allocation, f"evicted for {evict.by}, which does not start")
+                PlanViolation(PlanRule.VICTIM, evict.allocation, f"evicted for {evict.by}, which does not start")
             )
         if evict.ranks and not _goes_on(holding, evict):
-            found.append(PlanViolation(Broken.ATOMIC, evict.allocation, "shrunk below its minimum"))
+            found.append(PlanViolation(PlanRule.ATOMIC, evict.allocation, "shrunk below its minimum"))
     return found
 
 
@@ -246,19 +246,19 @@ def _nodes(
         for rank, node in admit.placements.items():
             role = fact.role_of(rank)
             if node not in table.index:
-                found.append(PlanViolation(Broken.STRANGE, node, "the pool has no such node"))
+                found.append(PlanViolation(PlanRule.STRANGE, node, "the pool has no such node"))
             elif role is not None:
                 charge = Charge(node=node, requests=requests_of(role), devices=admit.devices.get(rank, ()))
                 usage.charge(charge, table.index[node])
                 found += [
-                    PlanViolation(Broken.NODE, node, f"{name}: no node has it")
+                    PlanViolation(PlanRule.NODE, node, f"{name}: no node has it")
                     for name in charge.requests.amounts
                     if name not in table.row and name != GPU_SHARES
                 ]
     over = (usage.used > table.allocatable) & (usage.used > before.used)
     for row, at in np.argwhere(over).tolist():
         used, most = int(usage.used[row, at]), int(table.allocatable[row, at])
-        found.append(PlanViolation(Broken.NODE, table.names[at], f"{table.resources[row]}: {used} used of {most}"))
+        found.append(PlanViolation(PlanRule.NODE, table.names[at], f"{table.resources[row]}: {used} used of {most}"))
     if usage.devices is not None and before.devices is not None:
         found += _devices(table, before.devices, usage.devices)
     return found
@@ -267,14 +267,14 @@ def _nodes(
 def _devices(table: NodeTable, before: Devices, after: Devices) -> list[PlanViolation]:
     """Check that no device is used above its whole, and that each GPU in use has a known device number."""
     found = [
-        PlanViolation(Broken.DEVICE, table.names[at], f"device {number}: {MILLI + beyond} thousandths used")
+        PlanViolation(PlanRule.DEVICE, table.names[at], f"device {number}: {MILLI + beyond} thousandths used")
         for (number, at), beyond in sorted(after.over.items())
         if beyond > before.over.get((number, at), 0)
     ]
     unnamed: list[int] = np.flatnonzero(after.unknown > before.unknown).tolist()
     return [
         *found,
-        *(PlanViolation(Broken.DEVICE, table.names[at], "GPUs given without their numbers") for at in unnamed),
+        *(PlanViolation(PlanRule.DEVICE, table.names[at], "GPUs given without their numbers") for at in unnamed),
     ]
 
 
@@ -290,12 +290,12 @@ def _quota(
     for admit, fact in admitted:
         demand = _demand(admit, fact).amounts
         if tree.queue(fact.queue) is None:
-            found.append(PlanViolation(Broken.QUOTA, fact.key, f"there is no queue {fact.queue}"))
+            found.append(PlanViolation(PlanRule.QUOTA, fact.key, f"there is no queue {fact.queue}"))
             continue
         short = tree.shortfall(fact.queue, demand, preemptible=fact.preemptible)
         if short is not None:
             found.append(
-                PlanViolation(Broken.QUOTA, short.queue, f"{short.short} {short.resource} above its {short.kind}")
+                PlanViolation(PlanRule.QUOTA, short.queue, f"{short.short} {short.resource} above its {short.kind}")
             )
         tree.take(fact.queue, demand, preemptible=fact.preemptible)
     return found
@@ -317,5 +317,5 @@ def _slots(
         key = (fact.namespace, fact.job)
         used[key] = used.get(key, 0) + slots
         if used[key] > job.max_slots:
-            found.append(PlanViolation(Broken.SLOTS, fact.job, f"{used[key]} slots in use, at most {job.max_slots}"))
+            found.append(PlanViolation(PlanRule.SLOTS, fact.job, f"{used[key]} slots in use, at most {job.max_slots}"))
     return found

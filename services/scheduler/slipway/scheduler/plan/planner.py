@@ -28,22 +28,22 @@ from slipway.model.facts import DISABLED, SCHEDULING_LABEL, AllocationFact, Queu
 from slipway.model.reasons import Gate, Reason
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.deferred import deferred
-from slipway.scheduler.plan.explanation.explanations import Explained
+from slipway.scheduler.plan.explanation.explanations import Explanations
 from slipway.scheduler.plan.explanation.held_nodes import held_nodes
 from slipway.scheduler.plan.explanation.offers import RemedyOffers
 from slipway.scheduler.plan.explanation.remedies import RemedyState
 from slipway.scheduler.plan.placement import explain, gang, growth
-from slipway.scheduler.plan.placement.extenders import Panel
+from slipway.scheduler.plan.placement.extenders import PlanExtenders
 from slipway.scheduler.plan.placement.policy import PlacementPolicy
 from slipway.scheduler.plan.placement.tick_state import Admitted, TickState
 from slipway.scheduler.plan.placement.whatif import WhatIf
-from slipway.scheduler.plan.preemption.consolidation import hold_places, let_go, next_attempt
+from slipway.scheduler.plan.preemption.consolidation import hold_places, next_attempt, release_places
 from slipway.scheduler.plan.preemption.nominations import Nominations
-from slipway.scheduler.plan.preemption.preemptor import make_room
-from slipway.scheduler.plan.queueing.branches import set_aside, with_run_limits
-from slipway.scheduler.plan.queueing.fair_share import Contest
+from slipway.scheduler.plan.preemption.preemptor import preempt_for
+from slipway.scheduler.plan.queueing.branches import closed_queues, with_run_limits
+from slipway.scheduler.plan.queueing.fair_share import FairShareTournament
 from slipway.scheduler.plan.queueing.flavor_choice import PREEMPT, TRY_NEXT, FlavorChoices
-from slipway.scheduler.plan.queueing.queue_cursor import QueueCursor, Walk, line_up
+from slipway.scheduler.plan.queueing.queue_cursor import GroupCursor, QueueCursor, build_cursors
 from slipway.scheduler.plan.queueing.queue_tree import ROOT, QueueTree
 from slipway.scheduler.plan.reservation import Reservations
 from slipway.scheduler.plan.state import gang_size
@@ -52,7 +52,7 @@ from slipway.scheduler.plan.state.flavors import totals
 from slipway.scheduler.plan.state.ordering import head_key
 from slipway.scheduler.plan.state.past_use import user_queues
 from slipway.scheduler.plan.state.pending import PendingGroup, PendingWork
-from slipway.scheduler.plan.state.plan_cache import Memo
+from slipway.scheduler.plan.state.plan_cache import PlanCache
 from slipway.scheduler.plan.state.plan_types import Admit, Evict, Explanation, Grow, Plan
 from slipway.scheduler.plan.state.rank_request import quota_of
 from slipway.scheduler.plan.state.snapshot import Holding, PoolSnapshot
@@ -88,20 +88,20 @@ def plan(
     `answers`: the answers that extenders have given so far. None: extenders are ignored, even if the policy names some.
     """
     windows = windows_of(snapshot, now)
-    evictions = _to_take_down(snapshot, windows)[: policy.decisions_max]
+    evictions = _window_evictions(snapshot, windows)[: policy.decisions_max]
     below = growth.below_count(snapshot.below, now) if grows and snapshot.below else []
-    later = growth.next_look(snapshot.below, now) if grows and snapshot.below else 0.0
+    later = growth.next_growth_at(snapshot.below, now) if grows and snapshot.below else 0.0
     if windows is not None and (change := windows.next_change()):
         later = min(later, change) if later else change
     if not (snapshot.groups or snapshot.nominations or evictions or below):
-        return Plan(evictions=evictions, explanations=Explained(snapshot.backlog, {}, (), {}), look_again=later)
-    panel = None
+        return Plan(evictions=evictions, explanations=Explanations(snapshot.backlog, {}, (), {}), look_again=later)
+    plan_extenders = None
     if answers is not None and policy.extenders:
         evicting = {each.name for each in snapshot.queues if (each.within_queue, each.reclaim) != ("Never", "Never")}
-        panel = Panel(policy.extenders, answers, snapshot.table, frozenset(evicting))
-    tick = _Tick(snapshot, policy, now, watch, panel)
+        plan_extenders = PlanExtenders(policy.extenders, answers, snapshot.table, frozenset(evicting))
+    tick = _Tick(snapshot, policy, now, watch, plan_extenders)
     if windows is not None:
-        tick.state.look_at(windows)
+        tick.state.apply_windows(windows)
     tick.state.whatif.sample_from(seed)
     return tick.run(evictions, below, later)
 
@@ -110,7 +110,7 @@ def windows_of(snapshot: PoolSnapshot, now: float) -> Windows | None:
     """Return the windows of the pool as a plan at `now` sees them; None when no window occurs any more."""
     if not snapshot.pool.windows:
         return None
-    aside = set_aside(snapshot.queues)
+    aside = closed_queues(snapshot.queues)
     queues = with_run_limits({queue.name: queue for queue in snapshot.queues if queue.name not in aside})
     windows = Windows(snapshot, queues, now)
     return windows if windows.standing else None
@@ -128,14 +128,14 @@ def queue_tree(snapshot: PoolSnapshot) -> QueueTree:
         tree.take(name, use.preemptible, preemptible=True)
         tree.take(name, use.fixed, preemptible=False)
     for name, use in sorted(snapshot.stranded.items()):
-        tree.strand(name, use.preemptible, preemptible=True)
-        tree.strand(name, use.fixed, preemptible=False)
-    tree.spend(snapshot.spent, snapshot.now)
-    tree.remember(snapshot.past)
+        tree.take_stranded(name, use.preemptible, preemptible=True)
+        tree.take_stranded(name, use.fixed, preemptible=False)
+    tree.set_budget_use(snapshot.spent, snapshot.now)
+    tree.set_past_use(snapshot.past)
     return tree
 
 
-def _to_take_down(snapshot: PoolSnapshot, windows: Windows | None) -> tuple[Evict, ...]:
+def _window_evictions(snapshot: PoolSnapshot, windows: Windows | None) -> tuple[Evict, ...]:
     """Return the evictions that no other allocation asks for.
 
     They are the gangs that were placed with less than their minimum, the work on disabled nodes, and the work that a
@@ -156,7 +156,7 @@ def _to_take_down(snapshot: PoolSnapshot, windows: Windows | None) -> tuple[Evic
     )
 
 
-def _coming_again(snapshot: PoolSnapshot, evictions: tuple[Evict, ...], now: float) -> tuple[PendingGroup, ...]:
+def _next_attempts(snapshot: PoolSnapshot, evictions: tuple[Evict, ...], now: float) -> tuple[PendingGroup, ...]:
     """Return the next attempts of the evicted allocations, as pending groups; they queue with the pending work."""
     work = PendingWork()
     work.set_jobs(snapshot.jobs, now)
@@ -186,59 +186,68 @@ class _Tick:
     """One call of `plan`."""
 
     def __init__(
-        self, snapshot: PoolSnapshot, policy: PlacementPolicy, now: float, watch: Watch | None, panel: Panel | None
+        self,
+        snapshot: PoolSnapshot,
+        policy: PlacementPolicy,
+        now: float,
+        watch: Watch | None,
+        plan_extenders: PlanExtenders | None,
     ) -> None:
         self.watch = watch
         self.snapshot = snapshot
         self.policy = policy
         self.now = now
-        self.state = TickState(snapshot, policy, now, queue_tree(snapshot), panel)
+        self.state = TickState(snapshot, policy, now, queue_tree(snapshot), plan_extenders)
         self.nominations = Nominations(self.state)
         self.reservations = Reservations(self.state)
         self.flavors = FlavorChoices(snapshot, self.state.tree)
         self.in_flavors: dict[int, tuple[Explanation, list[tuple[str, Explanation]], int]] = {}
         """{id of an explanation over several flavors: (it, (flavor, explanation) per flavor, index of the main one)}"""
-        self.contest = Contest(self.state.tree)
-        self.lines: dict[str, QueueCursor] = {}
-        self.shut: list[Walk] = []
+        self.tournament = FairShareTournament(self.state.tree)
+        self.cursors: dict[str, QueueCursor] = {}
+        self.closed_groups: list[GroupCursor] = []
         self.no_place: dict[bytes, _NoPlace] = {}
         """{shape: why it has no place}"""
         self.may_evict = True
         self.made = 0
         """number of changes in this tick that may make room for blocked work"""
         self.taken_down: dict[str, Holding] = {}
-        """{uid: its holding} of the allocations that `_to_take_down` evicts, whatever else this tick decides"""
+        """{uid: its holding} of the allocations that `_window_evictions` evicts, whatever else this tick decides"""
         self.again: set[str] = set()
         """uids of evicted allocations whose next attempt has places; their old charges are removed from the state"""
         self.reserved: set[str] = set()
-        """uids of the blocked heads that `_keep_for` has handled"""
+        """uids of the blocked heads that `_reserve_quota` has handled"""
 
     def run(self, evictions: tuple[Evict, ...], below: list[Holding], later: float) -> Plan:
         """Run the steps of a tick, in order; `later` is when another gang may grow."""
         state = self.state
         state.evicted |= {evict.uid: evict for evict in evictions}
-        self.nominations.honour()
+        self.nominations.book_valid()
         self.taken_down = {evict.uid: self.snapshot.holdings[evict.uid] for evict in evictions}
-        again = _coming_again(self.snapshot, evictions, self.now) if evictions else ()
-        self.lines, self.shut = line_up(self.snapshot, state.tree, self.now, self.nominations.settled, again)
-        if len(self.lines) > 1:
-            self.reservations.foresee([self._upcoming(line) for line in self.lines.values() if self._reserves(line)])
-        self._walk()
-        self._walk_on()
+        again = _next_attempts(self.snapshot, evictions, self.now) if evictions else ()
+        self.cursors, self.closed_groups = build_cursors(
+            self.snapshot, state.tree, self.now, self.nominations.settled, again
+        )
+        if len(self.cursors) > 1:
+            self.reservations.reserve_ahead(
+                [self._upcoming(cursor) for cursor in self.cursors.values() if self._reserves(cursor)]
+            )
+        self._admit_in_order()
+        self._retry_blocked()
         if len(state.evicted) > len(evictions):
             # An eviction may leave more room than its preemptor uses, so the blocked allocations are tried once more.
             self.may_evict = False
-            for line in self.lines.values():
-                line.reopen()
-            self._walk()
+            for cursor in self.cursors.values():
+                cursor.reopen()
+            self._admit_in_order()
         self.reservations.renew()
         held = hold_places(state) if not self.may_evict else []
         self._grow()
         grown = self._grow_running(below)
-        let_go(state, held)
-        self._say_why_now()
-        self._say_who_stays()
-        self._say_who_holds()
+        release_places(state, held)
+        self._refresh_explanations()
+        self._explain_no_eviction()
+        self._explain_held_nodes()
         standing = RemedyState(
             state.whatif,
             state.tree,
@@ -253,10 +262,10 @@ class _Tick:
         offers = RemedyOffers(
             self.snapshot,
             standing,
-            self.lines,
-            self.shut,
+            self.cursors,
+            self.closed_groups,
             now=self.now,
-            memo=self._memo(),
+            cache=self._cache(),
             admitted=state.admitted,
             reservations=self.reservations,
         )
@@ -267,35 +276,39 @@ class _Tick:
             evictions=evicted,
             grows=grown,
             deferred=self._deferred(admits, evicted),
-            explanations=Explained(self.snapshot.backlog, self.lines, self.shut, own),
+            explanations=Explanations(self.snapshot.backlog, self.cursors, self.closed_groups, own),
             dropped=tuple(self.nominations.dropped),
-            look_again=self._look_again(later),
+            look_again=self._next_plan_at(later),
             kept=self.reservations.kept(),
-            questions=state.whatif.panel.questions if state.whatif.panel is not None else (),
+            questions=state.whatif.plan_extenders.questions if state.whatif.plan_extenders is not None else (),
         )
 
-    def _look_again(self, later: float) -> float:
+    def _next_plan_at(self, later: float) -> float:
         """Return when the plan may change although only time has passed; 0 for never."""
         closed = self.state.tree.exhausted
-        times = [closed[walk.group.sample.queue].until for walk in self.shut if walk.group.sample.queue in closed]
+        times = [
+            closed[group_cursor.group.sample.queue].until
+            for group_cursor in self.closed_groups
+            if group_cursor.group.sample.queue in closed
+        ]
         others = (later, self.snapshot.backlog.next_change(), self.nominations.look_again, self.state.look_again)
         times += [at for at in others if at]
         return min(times, default=0.0)
 
-    def _walk(self) -> None:
-        """Admit what fits, one head of a queue after the other, in the order of `Contest`."""
+    def _admit_in_order(self) -> None:
+        """Admit what fits, one head of a queue after the other, in the order of `FairShareTournament`."""
         state = self.state
-        self.contest = Contest(state.tree)
-        for line in self.lines.values():
-            self._enter(line)
+        self.tournament = FairShareTournament(state.tree)
+        for cursor in self.cursors.values():
+            self._enter(cursor)
         while len(state.admitted) + len(state.evicted) < self.policy.decisions_max:
-            name = self.contest.take()
+            name = self.tournament.pop()
             if name is None:
                 return
-            self._step(self.lines[name])
-            self._enter(self.lines[name])
+            self._step(self.cursors[name])
+            self._enter(self.cursors[name])
 
-    def _walk_on(self) -> None:
+    def _retry_blocked(self) -> None:
         """Try the blocked allocations again while admissions may have helped them.
 
         An admission can help when ranks depend on the pods beside them, or when a head that had a reservation has
@@ -303,55 +316,55 @@ class _Tick:
         """
         state, seen, may_evict = self.state, 0, self.may_evict
         self.may_evict = False
-        is_watched = state.whatif.usage.peers.is_watched
+        is_watched = state.whatif.usage.pod_index.is_watched
         while len(state.admitted) > seen and (is_watched or self.reservations.has_started(state.admitted[seen:])):
             seen = len(state.admitted)
             self.made += 1
-            for line in self.lines.values():
-                line.reopen()
-            self._walk()
+            for cursor in self.cursors.values():
+                cursor.reopen()
+            self._admit_in_order()
         self.may_evict = may_evict
 
-    def _enter(self, line: QueueCursor) -> None:
-        found = line.next()
+    def _enter(self, cursor: QueueCursor) -> None:
+        found = cursor.next()
         if found is not None:
             head, group = found
-            key = head_key(line.queue, head, self.snapshot.job_of(head))
+            key = head_key(cursor.queue, head, self.snapshot.job_of(head))
             demand = group.demand
             if self.flavors.is_any:
                 demand = self.flavors.likely(head, group).demand
             if group.is_leaving:
                 demand = demand - Resources(self.taken_down[head.uid].used)
-            self.contest.enter(line.queue.name, demand.amounts, key)
+            self.tournament.enter(cursor.queue.name, demand.amounts, key)
 
-    def _step(self, line: QueueCursor) -> None:
+    def _step(self, cursor: QueueCursor) -> None:
         """Admit the next allocation of a queue, or record why it waits."""
-        found = line.next()
+        found = cursor.next()
         if found is None:
             return
         fact, group = found
         if group.is_leaving:
-            why = self._try_again(*self._bound(fact, group))
+            why = self._try_again(*self._with_windows(fact, group))
             if why is None:
-                line.admit()
+                cursor.admit()
             else:
-                line.block(why, is_head=not (why.is_never or why.gate in _NO_HEAD))
+                cursor.block(why, is_head=not (why.is_never or why.gate in _NO_HEAD))
             return
         if self.flavors.is_any:
-            why = self._start_in_a_flavor(line.queue, fact, group)
+            why = self._start_in_a_flavor(cursor.queue, fact, group)
         else:
-            bound = self._bound(fact, group)
+            bound = self._with_windows(fact, group)
             why = self._try(*bound)
-            if why is not None and self._take_room(*bound, why):
+            if why is not None and self._use_room_of_others(*bound, why):
                 why = None
-        if why is not None and fact.key in self.state.unheard and why.gate in _ROOM_HELPS:
-            why = explain.unheard(why, self.state.unheard[fact.key])
+        if why is not None and fact.key in self.state.awaiting_extenders and why.gate in _ROOM_HELPS:
+            why = explain.waiting_for_veto(why, self.state.awaiting_extenders[fact.key])
         if why is None:
-            line.admit()
-        elif line.block(why, is_head=line.head is None and self._may_lead(fact, group, why)):
-            self._keep_for(line, fact, group, why)
+            cursor.admit()
+        elif cursor.block(why, is_head=cursor.head is None and self._may_be_head(fact, group, why)):
+            self._reserve_quota(cursor, fact, group, why)
 
-    def _bound(self, fact: AllocationFact, group: PendingGroup) -> tuple[AllocationFact, PendingGroup]:
+    def _with_windows(self, fact: AllocationFact, group: PendingGroup) -> tuple[AllocationFact, PendingGroup]:
         """Return `fact` and `group` with the pool's windows that are closed to `fact`.
 
         The group's shape then includes these windows, so work of equal shape still fits the same nodes.
@@ -359,12 +372,12 @@ class _Tick:
         windows = self.state.windows
         if windows is None:
             return fact, group
-        bound = windows.bound(fact)
+        bound = windows.with_closed(fact)
         if bound is fact:
             return fact, group
         return bound, msgspec.structs.replace(group, shape=group.shape + windows.key_of(bound))
 
-    def _take_room(self, fact: AllocationFact, group: PendingGroup, why: Explanation) -> bool:
+    def _use_room_of_others(self, fact: AllocationFact, group: PendingGroup, why: Explanation) -> bool:
         """Admit an allocation that waits for `why` by means of room that other work has or is promised.
 
         Return whether it was admitted: with the room of a nomination that ranks below it, or by evicting or moving
@@ -373,22 +386,22 @@ class _Tick:
         if why.is_never:
             return False
         self.reservations.renew()
-        if self.nominations.yield_to(fact, lambda: self._retry(fact, group)):
+        if self.nominations.release_for(fact, lambda: self._retry(fact, group)):
             return True
         if self.state.windows is not None:
             # The allocation starts only when its victims have left, so it must also end in time if it starts that late.
-            fact = self.state.windows.bound(fact, self.policy.nomination_margin_s)
+            fact = self.state.windows.with_closed(fact, self.policy.nomination_margin_s)
         if self.nominations.take_over(fact, self.reservations.settle):
             return True
         if not self.may_evict or why.gate not in _ROOM_HELPS:
             return False
-        made = make_room(self.state, fact, self.reservations.settle)
+        made = preempt_for(self.state, fact, self.reservations.settle)
         if made is None:
             return False
         self.state.admitted.append(made)
         # The eviction may leave more room than this allocation uses, and the victims' queues have a smaller share now.
         self.made += 1
-        self.contest.renew(self.snapshot.holdings[uid].allocation.queue for uid in made.victims)
+        self.tournament.update(self.snapshot.holdings[uid].allocation.queue for uid in made.victims)
         return True
 
     def _start_in_a_flavor(self, queue: QueueFact, fact: AllocationFact, group: PendingGroup) -> Explanation | None:
@@ -402,42 +415,44 @@ class _Tick:
         for number in order:
             if not is_keen and self.flavors.is_known_closed(fact, choices[number]):
                 continue
-            bound = self._bound(choices[number].fact, choices[number].group)
+            bound = self._with_windows(choices[number].fact, choices[number].group)
             why = self._try(*bound)
             if why is None:
                 return None
             whys[number] = why
             if is_keen and number not in later:
                 tried.add(number)
-                if self._take_room(*bound, why):
+                if self._use_room_of_others(*bound, why):
                     return None
         for number in order:
             if number not in whys:
-                why = self._try(*self._bound(choices[number].fact, choices[number].group))
+                why = self._try(*self._with_windows(choices[number].fact, choices[number].group))
                 if why is None:
                     return None
                 whys[number] = why
         for number, choice in enumerate(choices):
-            if number not in tried and self._take_room(*self._bound(choice.fact, choice.group), whys[number]):
+            if number not in tried and self._use_room_of_others(
+                *self._with_windows(choice.fact, choice.group), whys[number]
+            ):
                 return None
         if len(choices) == 1 and choices[0].flavor is None:
             return whys[0]
         told = next((number for number in range(len(choices)) if not whys[number].is_never), 0)
-        self.flavors.tell(group, choices[told].flavor)
+        self.flavors.set_explained(group, choices[told].flavor)
         parts = [(choice.flavor or "", whys[number]) for number, choice in enumerate(choices)]
         why = explain.in_flavors(parts, told)
         self.in_flavors[id(why)] = (why, parts, told)
         return why
 
-    def _reserves(self, line: QueueCursor) -> bool:
+    def _reserves(self, cursor: QueueCursor) -> bool:
         """Whether the first allocation of a queue gets a reservation if it is blocked."""
-        return any(self.reservations.entitles(fact) for fact in line.upcoming(1))
+        return any(self.reservations.is_entitled(fact) for fact in cursor.upcoming(1))
 
-    def _upcoming(self, line: QueueCursor) -> list[AllocationFact]:
+    def _upcoming(self, cursor: QueueCursor) -> list[AllocationFact]:
         """Return the first allocation of each of the next groups of a queue, in order."""
         if not self.flavors.is_any:
-            return line.upcoming(FORESEEN_MAX)
-        return [self.flavors.likely(*each).fact for each in line.upcoming_of_groups(FORESEEN_MAX)]
+            return cursor.upcoming(FORESEEN_MAX)
+        return [self.flavors.likely(*each).fact for each in cursor.upcoming_of_groups(FORESEEN_MAX)]
 
     def _deferred(self, admits: tuple[Admit, ...], evicted: tuple[Evict, ...]) -> frozenset[str]:
         if not evicted and not any(admit.victims for admit in admits):
@@ -449,27 +464,27 @@ class _Tick:
         self.no_place.pop(group.shape, None)
         return self._try(fact, group) is None
 
-    def _may_lead(self, fact: AllocationFact, group: PendingGroup, why: Explanation) -> bool:
+    def _may_be_head(self, fact: AllocationFact, group: PendingGroup, why: Explanation) -> bool:
         """Whether an allocation that waits for `why` may be the head of its queue, which reserves its place.
 
         An allocation that can never start is no head, even when the quota was the first gate that blocked it.
         """
         if why.is_never or why.gate in _NO_HEAD:
             return False
-        if fact.uid in self.reserved or not self.reservations.entitles(fact):
+        if fact.uid in self.reserved or not self.reservations.is_entitled(fact):
             return True
         choices = [each.fact for each in self.flavors.of(fact, group)] if self.flavors.is_any else [fact]
         likely = self.flavors.likely(fact, group).fact if self.flavors.is_any else fact
-        return self.reservations.make(likely) or any(self.reservations.is_ever(each) for each in choices)
+        return self.reservations.make(likely) or any(self.reservations.can_ever_start(each) for each in choices)
 
-    def _keep_for(self, line: QueueCursor, fact: AllocationFact, group: PendingGroup, why: Explanation) -> None:
+    def _reserve_quota(self, cursor: QueueCursor, fact: AllocationFact, group: PendingGroup, why: Explanation) -> None:
         """Reserve the quota of a blocked head; a head that waits behind another reservation reserves none."""
         if fact.uid in self.reserved:
             return
         self.reserved.add(fact.uid)
         demand = self.flavors.likely(fact, group).demand if self.flavors.is_any else group.demand
-        if line.queue.reclaim != "Any" and why.gate is not Gate.BEHIND_RESERVATION:
-            self.state.tree.keep(line.queue.name, demand.amounts)
+        if cursor.queue.reclaim != "Any" and why.gate is not Gate.BEHIND_RESERVATION:
+            self.state.tree.reserve(cursor.queue.name, demand.amounts)
 
     def _try(self, fact: AllocationFact, group: PendingGroup) -> Explanation | None:
         """Check the quota and the job's slots, then place it. Return None when it was admitted, else the reason."""
@@ -480,8 +495,8 @@ class _Tick:
         known = self.no_place.get(group.shape)
         if known is not None and (known.made == self.made or not self._has_room(fact)):
             return known.why
-        memo = self._memo()
-        why = memo.no_place.get(group.shape) if memo is not None else None
+        cache = self._cache()
+        why = cache.no_place.get(group.shape) if cache is not None else None
         if why is None:
             if self.watch is not None:
                 self.watch(fact, state.whatif)
@@ -489,8 +504,8 @@ class _Tick:
             if not isinstance(placed, gang.PlacementFailure):
                 return self._settle(placed, demand)
             why = explain.fit_gate(state.whatif, fact, placed)
-            if memo is not None:
-                memo.no_place[group.shape] = why
+            if cache is not None:
+                cache.no_place[group.shape] = why
         self.no_place[group.shape] = _NoPlace(why, fact, self.made)
         return why
 
@@ -559,15 +574,15 @@ class _Tick:
         state.admitted.append(Admitted(placed=settled, demand=actual))
         return None
 
-    def _memo(self) -> Memo | None:
+    def _cache(self) -> PlanCache | None:
         """Return the findings of earlier plans on this state; None when they do not apply.
 
         They do not apply once this plan has changed the state, or when there are extenders or nominations.
         """
         state = self.state
-        if state.admitted or state.evicted or state.whatif.panel is not None or self.snapshot.nominations:
+        if state.admitted or state.evicted or state.whatif.plan_extenders is not None or self.snapshot.nominations:
             return None
-        return self.snapshot.memo.under(self.policy)
+        return self.snapshot.cache.for_policy(self.policy)
 
     def _grow(self) -> None:
         """Add surplus ranks, and admit allocations that needed one of them as a neighbour, until no more start."""
@@ -575,8 +590,8 @@ class _Tick:
         while len(self.state.admitted) > started:
             started = len(self.state.admitted)
             self._add_surplus([admitted.placed for admitted in self.state.admitted])
-            if self.state.whatif.usage.peers.is_watched:
-                self._walk_on()
+            if self.state.whatif.usage.pod_index.is_watched:
+                self._retry_blocked()
 
     def _grow_running(self, below: list[Holding]) -> tuple[Grow, ...]:
         """Return decisions that add ranks to running gangs, after every allocation that could start has started.
@@ -585,22 +600,31 @@ class _Tick:
         allocation may need the room.
         """
         state = self.state
-        if not below or state.evicted or self.snapshot.nominations or self._is_anybody_waiting_for_room():
+        if not below or state.evicted or self.snapshot.nominations or self._is_work_waiting_for_room():
             return ()
         gangs = [
             each
             for holding in below
-            if (each := growth.stand(state.whatif, holding, state.bound_running(holding.allocation))) is not None
+            if (each := growth.running_gang(state.whatif, holding, state.running_with_windows(holding.allocation)))
+            is not None
         ]
         self._add_surplus([each.placed for each in gangs])
         return tuple(grow for each in gangs if (grow := each.decision(state.whatif)) is not None)
 
-    def _is_anybody_waiting_for_room(self) -> bool:
+    def _is_work_waiting_for_room(self) -> bool:
         """Whether an allocation that can ever start is blocked by more than its own limits, or was not tried."""
         if len(self.state.admitted) >= self.policy.decisions_max:
             return True
-        walks = [walk for line in self.lines.values() for walk in line.walks if not walk.is_done]
-        return any(walk.why is None or not (walk.why.is_never or walk.why.gate in _NO_HEAD) for walk in walks)
+        group_cursors = [
+            group_cursor
+            for cursor in self.cursors.values()
+            for group_cursor in cursor.group_cursors
+            if not group_cursor.is_done
+        ]
+        return any(
+            group_cursor.why is None or not (group_cursor.why.is_never or group_cursor.why.gate in _NO_HEAD)
+            for group_cursor in group_cursors
+        )
 
     def _add_surplus(self, gangs: list[gang.PlacedGang]) -> None:
         """Add ranks beyond the minimum, after all minima were tried.
@@ -608,25 +632,27 @@ class _Tick:
         The queue whose share would be least after one more rank has the next turn, as with heads of queues. Within a
         queue the order is that of `gangs`.
         """
-        contest = Contest(self.state.tree)
+        tournament = FairShareTournament(self.state.tree)
         open_gangs: dict[str, deque[gang.PlacedGang]] = {}
         for placed in gangs:
             open_gangs.setdefault(placed.allocation.queue, deque()).append(placed)
         order = {name: number for number, name in enumerate(open_gangs)}
         for name in open_gangs:
-            self._enter_surplus(contest, name, open_gangs[name], order[name])
-        while (name := contest.take()) is not None:
+            self._enter_surplus(tournament, name, open_gangs[name], order[name])
+        while (name := tournament.pop()) is not None:
             if not self._extend(open_gangs[name][0]):
                 open_gangs[name].popleft()
-            self._enter_surplus(contest, name, open_gangs[name], order[name])
+            self._enter_surplus(tournament, name, open_gangs[name], order[name])
 
-    def _enter_surplus(self, contest: Contest, name: str, gangs: deque[gang.PlacedGang], number: int) -> None:
+    def _enter_surplus(
+        self, tournament: FairShareTournament, name: str, gangs: deque[gang.PlacedGang], number: int
+    ) -> None:
         """Enter the next rank that queue `name` may add to one of its `gangs` into the contest."""
         while gangs:
             fact = gangs[0].allocation
             chosen = gang_size.next_role(fact.roles, [len(part.nodes) for part in gangs[0].parts])
             if chosen is not None:
-                contest.enter(name, quota_of(fact.roles[chosen]).amounts, (number, 0, 0, "", name))
+                tournament.enter(name, quota_of(fact.roles[chosen]).amounts, (number, 0, 0, "", name))
                 return
             gangs.popleft()
 
@@ -648,7 +674,7 @@ class _Tick:
                 gang.shrink(self.state.whatif, part)
             full |= {chosen}
 
-    def _say_why_now(self) -> None:
+    def _refresh_explanations(self) -> None:
         """Explain allocations that found no place during the tick again, by the state at the end of the tick."""
         if not self.state.admitted or not self.policy.changes_max:
             return
@@ -660,10 +686,10 @@ class _Tick:
                 now[id(known.why)] = explain.fit_gate(whatif, known.fact, placed)
             else:
                 gang.withdraw(whatif, placed.parts)
-        for line in self.lines.values():
-            for walk in line.walks:
-                in_flavors = self._now_in_flavors(walk.why, now) if self.in_flavors else None
-                walk.why = in_flavors or now.get(id(walk.why), walk.why)
+        for cursor in self.cursors.values():
+            for group_cursor in cursor.group_cursors:
+                in_flavors = self._now_in_flavors(group_cursor.why, now) if self.in_flavors else None
+                group_cursor.why = in_flavors or now.get(id(group_cursor.why), group_cursor.why)
 
     def _now_in_flavors(self, why: Explanation | None, now: dict[int, Explanation]) -> Explanation | None:
         """Return the explanation of work that was tried in several flavors, with the reasons of each flavor `now`.
@@ -676,31 +702,31 @@ class _Tick:
         _, parts, told = known
         return explain.in_flavors([(flavor, now.get(id(part), part)) for flavor, part in parts], told)
 
-    def _say_who_stays(self) -> None:
+    def _explain_no_eviction(self) -> None:
         """Add the reason why no work was evicted, where eviction was possible."""
-        for line in self.lines.values() if self.state.notes else ():
-            for walk in line.walks:
-                note = "" if walk.is_done else self.state.notes.get(walk.current.key, "")
-                if walk.why is not None and note:
-                    walk.why = explain.with_note(walk.why, note)
+        for cursor in self.cursors.values() if self.state.notes else ():
+            for group_cursor in cursor.group_cursors:
+                note = "" if group_cursor.is_done else self.state.notes.get(group_cursor.current.key, "")
+                if group_cursor.why is not None and note:
+                    group_cursor.why = explain.with_note(group_cursor.why, note)
 
-    def _say_who_holds(self) -> None:
+    def _explain_held_nodes(self) -> None:
         """Add, for work confined to some nodes, how much of them is used, and by which queues above their share."""
         left = HELD_MAX
-        for line in self.lines.values():
-            for walk in line.walks:
+        for cursor in self.cursors.values():
+            for group_cursor in cursor.group_cursors:
                 if left <= 0 or not self.policy.changes_max:
                     return
-                if walk.why is None or walk.why.gate is not Gate.NO_FIT or walk.why.is_never:
+                if group_cursor.why is None or group_cursor.why.gate is not Gate.NO_FIT or group_cursor.why.is_never:
                     continue
-                sample = walk.group.sample
+                sample = group_cursor.group.sample
                 if self.flavors.is_any:
-                    sample = self.flavors.told(sample, walk.group)
+                    sample = self.flavors.explained(sample, group_cursor.group)
                 for role in sample.roles:
                     if role.node_selector or role.affinity:
                         left -= 1
                         note = held_nodes(self.state, sample)
-                        walk.why = explain.with_note(walk.why, note) if note else walk.why
+                        group_cursor.why = explain.with_note(group_cursor.why, note) if note else group_cursor.why
                         break
 
     def _admit(self, admitted: Admitted) -> Admit:

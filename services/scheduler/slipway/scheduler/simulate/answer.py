@@ -11,14 +11,14 @@ from slipway.model.lifecycle import Phase
 from slipway.scheduler.plan.placement import growth
 from slipway.scheduler.plan.state.plan_types import as_data
 from slipway.scheduler.simulate.fair_shares import fair_shares
-from slipway.scheduler.simulate.forecast import Estimate
-from slipway.scheduler.simulate.lower import NAMESPACE
+from slipway.scheduler.simulate.forecast import StartEstimate
 from slipway.scheduler.simulate.metrics import metrics
 from slipway.scheduler.simulate.run import SimulationOutcome
-from slipway.scheduler.simulate.world import Life
+from slipway.scheduler.simulate.scenario_facts import NAMESPACE
+from slipway.scheduler.simulate.world import AllocationHistory
 
 Json = dict[str, Any]
-Estimates = Mapping[str, Estimate]
+Estimates = Mapping[str, StartEstimate]
 
 
 def as_json(outcome: SimulationOutcome, warnings: Sequence[str], estimates: Estimates = MappingProxyType({})) -> Json:
@@ -42,12 +42,12 @@ def as_json(outcome: SimulationOutcome, warnings: Sequence[str], estimates: Esti
     return answer
 
 
-def allocation_data(outcome: SimulationOutcome, life: Life) -> Json:
+def allocation_data(outcome: SimulationOutcome, life: AllocationHistory) -> Json:
     """Return one allocation of the answer."""
     why = outcome.explanations.get(f"{NAMESPACE}/{life.fact.name}")
     flavor = outcome.world.flavor_of(life)
     is_waiting = life.is_submitted and life.phase is Phase.PENDING and why is not None
-    growing = {"growth": growth.told(life.fact)} if life.fact.name in outcome.world.below_count else {}
+    growing = {"growth": growth.lacking_text(life.fact)} if life.fact.name in outcome.world.below_count else {}
     return growing | {
         "phase": life.phase.value,
         "start": life.start,
@@ -60,7 +60,7 @@ def allocation_data(outcome: SimulationOutcome, life: Life) -> Json:
     }
 
 
-def _estimated(data: Json, estimate: Estimate | None) -> Json:
+def _estimated(data: Json, estimate: StartEstimate | None) -> Json:
     explain = data["explain"]
     return (
         data

@@ -25,9 +25,9 @@ from slipway.model.ids import allocation_id
 from slipway.model.position import POSITION_PATTERN
 from slipway.model.resources import Resources, flavor_in
 from slipway.scheduler.plan.placement.policy import unknown_scores
-from slipway.scheduler.simulate import lower
-from slipway.scheduler.simulate.parts import AllocationPart, Seconds, Span, seconds
+from slipway.scheduler.simulate import scenario_facts
 from slipway.scheduler.simulate.scenario import checked, located
+from slipway.scheduler.simulate.scenario_format import AllocationPart, Seconds, Span, seconds
 
 NODES_MAX = 20_000
 RANKS_MAX = 100_000
@@ -75,14 +75,14 @@ class PolicyChange(_Strict, frozen=True, kw_only=True):
 class WhatIfChanges(_Strict, frozen=True, kw_only=True):
     """All changes of a request. Without any, the answer shows the future of the unchanged pool."""
 
-    pool: str = lower.POOL
+    pool: str = scenario_facts.POOL
     add_nodes: list[dict[str, Any]] = []
     remove_nodes: list[str] = []
     cordon_nodes: list[str] = []
     uncordon_nodes: list[str] = []
     allocations: list[AllocationChange] = []
     add_allocations: list[dict[str, Any]] = []
-    workspace: str = lower.NAMESPACE
+    workspace: str = scenario_facts.NAMESPACE
     """the namespace of the added allocations"""
     queues: list[dict[str, Any]] = []
     policy: PolicyChange = PolicyChange()
@@ -172,7 +172,7 @@ def _add(standing: PoolStanding, changes: WhatIfChanges) -> None:
             raise InvalidError(
                 f"addAllocations[{index}].placed: an added allocation does not run yet; leave placed out"
             )
-    for node in lower.nodes(scenario):
+    for node in scenario_facts.nodes(scenario):
         if node.name in standing.nodes:
             raise InvalidError(f"addNodes: node {node.name} exists already")
         standing.nodes[node.name] = msgspec.structs.replace(node, labels={**standing.pool.node_selector, **node.labels})
@@ -249,7 +249,7 @@ def _change_queue(standing: PoolStanding, raw: dict[str, Any], path: str) -> Non
         scenario = checked({"nodes": [], "queues": [raw, *parents], "pool": _flavors_of(standing)})
     except InvalidError as exc:
         raise InvalidError(str(exc).replace("queues[0]", path, 1)) from exc
-    made = lower.queues(scenario)[0]
+    made = scenario_facts.queues(scenario)[0]
     before = standing.queues.get(name)
     if before is None:
         standing.queues[name] = msgspec.structs.replace(made, pool=standing.pool.name)

@@ -16,9 +16,10 @@ from slipway.model.quantity import QUANTITY_MAX, QuantityValue
 from slipway.model.resources import CPU, GPU, GPU_MILLI, MEMORY, MILLI, PODS
 from slipway.model.windows import fault_of
 from slipway.scheduler.plan.placement.scores.args import faults
-from slipway.scheduler.simulate.beside import check_affinity
-from slipway.scheduler.simulate.lower import window as lower_window
-from slipway.scheduler.simulate.parts import (
+from slipway.scheduler.simulate.affinity_shapes import check_affinity
+from slipway.scheduler.simulate.placement_check import check_placed
+from slipway.scheduler.simulate.scenario_facts import window as lower_window
+from slipway.scheduler.simulate.scenario_format import (
     AMOUNT_MAX,
     GPUS,
     ROOT_NAMES,
@@ -34,7 +35,6 @@ from slipway.scheduler.simulate.parts import (
     node_names,
     seconds,
 )
-from slipway.scheduler.simulate.placed import check_placed
 
 NAME_MAX = 253
 FLAVOR_PATTERN = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"

@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 
 from slipway.errors import InvalidError
-from slipway.scheduler.simulate import answer, live
+from slipway.scheduler.simulate import answer, what_if
 from slipway.scheduler.simulate.run import simulate
 from slipway.scheduler.simulate.scenario import checked
-from slipway.scheduler.simulate.support import check_scores, unsupported
+from slipway.scheduler.simulate.unsupported import check_scores, unsupported
 
 
 class SimulationRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class SimulationRequest(msgspec.Struct, frozen=True, kw_only=True):
     pool: str = ""
     now: float = 0.0
     facts: dict[str, dict[str, msgspec.Raw]] = {}
-    past: live.PoolPast | None = None
+    past: what_if.PoolPast | None = None
     """with `explain`: the known past of the pool; None for a forecast without the likely start"""
 
 
@@ -45,7 +45,7 @@ def main() -> int:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     try:
         request = msgspec.json.decode(sys.stdin.buffer.read(), type=SimulationRequest)
-        said = {"answer": _foreseen(request) if request.explain else answered(request)}
+        said = {"answer": _forecast(request) if request.explain else answered(request)}
     except InvalidError as exc:
         said = {"error": str(exc)}
     except MemoryError:
@@ -54,19 +54,19 @@ def main() -> int:
     return 0
 
 
-def _foreseen(request: SimulationRequest) -> dict[str, Any]:
+def _forecast(request: SimulationRequest) -> dict[str, Any]:
     """Return the forecast of one allocation.
 
     The certain part is written at once, in its own line: the likely bounds cost many times as much, and the process may
     be killed before they are known.
     """
-    standing = live.standing_of(request.facts, request.pool)
-    answer = live.foreseen(standing, request.explain, request.now)
+    standing = what_if.standing_of(request.facts, request.pool)
+    answer = what_if.forecast_of(standing, request.explain, request.now)
     if request.past is None:
         return answer
     _say({"answer": answer})
     try:
-        return live.with_likely(answer, standing, request.explain, request.now, request.past)
+        return what_if.with_likely(answer, standing, request.explain, request.now, request.past)
     except MemoryError:
         return answer
 
@@ -83,7 +83,7 @@ def answered(request: SimulationRequest) -> dict[str, Any]:
         InvalidError: the request is not valid; the message starts with the path of the field.
     """
     if "scenario" not in request.body:
-        return live.answer(request.facts, request.body, request.now)
+        return what_if.answer(request.facts, request.body, request.now)
     others = sorted(name for name in request.body if name != "scenario")
     if others:
         raise InvalidError(f"{others[0]}: cannot be combined with scenario")

@@ -17,7 +17,7 @@ from slipway.scheduler.simulate import answer, table, workload_trace
 from slipway.scheduler.simulate.forecast import forecast
 from slipway.scheduler.simulate.run import simulate
 from slipway.scheduler.simulate.scenario import Scenario, load
-from slipway.scheduler.simulate.support import check_scores, unsupported
+from slipway.scheduler.simulate.unsupported import check_scores, unsupported
 
 EXIT_FAULT = 1
 EXIT_BAD_INPUT = 2

@@ -13,18 +13,27 @@ from typing import Any
 import msgspec
 
 from slipway.model.lifecycle import Phase
-from slipway.scheduler.simulate import lower
-from slipway.scheduler.simulate.futures import HORIZON_S, Bounds, Now, Past, Piece, Work, as_run, likely_starts
-from slipway.scheduler.simulate.parts import AllocationPart, PlacedPart, Scenario
+from slipway.scheduler.simulate import scenario_facts
+from slipway.scheduler.simulate.futures import (
+    HORIZON_S,
+    Bounds,
+    KnownPast,
+    LiveWork,
+    PastArrival,
+    PresentState,
+    as_run,
+    likely_starts,
+)
 from slipway.scheduler.simulate.run import SimulationOutcome, simulate
-from slipway.scheduler.simulate.world import Life
+from slipway.scheduler.simulate.scenario_format import AllocationPart, PlacedPart, Scenario
+from slipway.scheduler.simulate.world import AllocationHistory
 
 LIVES_MAX = 500
 NODES_MAX = 2_000
 """With more allocations or more nodes there is no forecast, because it would cost too much."""
 
 
-class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+class StartEstimate(msgspec.Struct, frozen=True, kw_only=True):
     """The bounds of a start, as times of the virtual or real clock (seconds); None: unknown."""
 
     earliest: float | None
@@ -40,39 +49,39 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
         return bounds
 
 
-def forecast(scenario: Scenario, outcome: SimulationOutcome) -> dict[str, Estimate]:
+def forecast(scenario: Scenario, outcome: SimulationOutcome) -> dict[str, StartEstimate]:
     """Return {name: forecast} of the allocations that wait at the end of a run; empty when there are too many."""
     lives = [life for life in outcome.world.lives.values() if life.is_submitted and life.phase is not Phase.TERMINATED]
     waiting = [life for life in lives if life.phase is Phase.PENDING]
     if not waiting or len(lives) > LIVES_MAX or len(outcome.world.nodes) > NODES_MAX:
         return {}
     now = outcome.end
-    given = msgspec.structs.replace(lower.given(scenario), past=outcome.world.past.going_on(now, {}))
+    given = msgspec.structs.replace(scenario_facts.facts_of(scenario), past=outcome.world.past.going_on(now, {}))
     work = [_work(life, now) for life in lives]
     by_limits = msgspec.structs.replace(scenario, allocations=[each.part for each in work], until=now + HORIZON_S)
     facts = msgspec.structs.replace(given, allocations={each.part.name: each.fact for each in work})
     names = [life.part.name for life in waiting]
     later = simulate(by_limits, given=facts, start=now, awaited=names).world.lives
     latest = {name: later[name].first_start for name in names}
-    likely = likely_starts(Now(at=now, given=given, work=work), past(scenario, outcome), latest)
-    found: dict[str, Estimate] = {}
+    likely = likely_starts(PresentState(at=now, given=given, work=work), past(scenario, outcome), latest)
+    found: dict[str, StartEstimate] = {}
     for life in waiting:
         why = outcome.explanations.get(life.fact.key)
         last = latest[life.part.name]
         is_unknown = life.fact.hold or bool(life.fact.waits_for)
         is_never = why is not None and (why.is_never or is_unknown) and last is None
         earliest = None if is_never else max(now, life.fact.not_before)
-        found[life.part.name] = Estimate(earliest=earliest, latest=last, likely=likely.get(life.part.name))
+        found[life.part.name] = StartEstimate(earliest=earliest, latest=last, likely=likely.get(life.part.name))
     return found
 
 
-def past(scenario: Scenario, outcome: SimulationOutcome) -> Past:
+def past(scenario: Scenario, outcome: SimulationOutcome) -> KnownPast:
     """Return the run times and arrivals in a simulation run."""
     now = outcome.end
     lives = [life for life in outcome.world.lives.values() if life.is_submitted]
-    fresh = lower.given(scenario).allocations
+    fresh = scenario_facts.facts_of(scenario).allocations
     arrivals = sorted(life.part.submit for life in lives)
-    return Past(
+    return KnownPast(
         runs=[
             as_run(life.fact, _ran_s(life, now), has_ended=life.end is not None)
             for life in lives
@@ -81,7 +90,7 @@ def past(scenario: Scenario, outcome: SimulationOutcome) -> Past:
         since=arrivals[0] if arrivals else now,
         arrivals=arrivals,
         pieces=[
-            Piece(
+            PastArrival(
                 part=msgspec.structs.replace(life.part, after=[]),
                 fact=msgspec.structs.replace(fresh[life.part.name], waits_for=(), hold=False),
                 ran_s=_ran_s(life, now),
@@ -92,17 +101,17 @@ def past(scenario: Scenario, outcome: SimulationOutcome) -> Past:
     )
 
 
-def _ran_s(life: Life, now: float) -> float:
+def _ran_s(life: AllocationHistory, now: float) -> float:
     """Return for how long it has run, with its saved work, in seconds."""
     return life.saved + (0.0 if life.start is None else (now if life.end is None else life.end) - life.start)
 
 
-def _work(life: Life, now: float) -> Work:
+def _work(life: AllocationHistory, now: float) -> LiveWork:
     fact = msgspec.structs.replace(life.fact, phase=Phase.PENDING, placements={}, devices={}, not_before=0.0)
-    return Work(part=_part(life, now), fact=fact, ran_s=_ran_s(life, now), saved_s=life.saved)
+    return LiveWork(part=_part(life, now), fact=fact, ran_s=_ran_s(life, now), saved_s=life.saved)
 
 
-def _part(life: Life, now: float) -> AllocationPart:
+def _part(life: AllocationHistory, now: float) -> AllocationPart:
     """Return the allocation's part for a run from `now`: placed where it runs, or waiting."""
     placed = [
         PlacedPart(rank=place.rank, node=place.node, since=place.start, device=list(place.device) or None)

@@ -33,10 +33,10 @@ import msgspec
 from slipway.model.facts import AllocationFact
 from slipway.model.mig import GPU_UNITS
 from slipway.scheduler.plan.state.rank_request import requests_of
-from slipway.scheduler.simulate import lower
-from slipway.scheduler.simulate.parts import AllocationPart, Scenario
+from slipway.scheduler.simulate import scenario_facts
 from slipway.scheduler.simulate.run import simulate
 from slipway.scheduler.simulate.run_times import SAMPLES_MIN, PastRun, RunTimes
+from slipway.scheduler.simulate.scenario_format import AllocationPart, Scenario
 
 FUTURES = 11
 NOMINAL = (FUTURES - 1) / (FUTURES + 1)
@@ -62,7 +62,7 @@ Bounds = tuple[float, float | None]
 """(first, last) time in seconds; None: later than `HORIZON_S`"""
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
+class LiveWork(msgspec.Struct, frozen=True, kw_only=True):
     """An allocation that runs or waits."""
 
     part: AllocationPart
@@ -74,7 +74,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     """the part of `ran_s` that earlier attempts have saved"""
 
 
-class Piece(msgspec.Struct, frozen=True, kw_only=True):
+class PastArrival(msgspec.Struct, frozen=True, kw_only=True):
     """An earlier arrival, which may arrive again in a future."""
 
     part: AllocationPart
@@ -83,7 +83,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     has_ended: bool = False
 
 
-class Past(msgspec.Struct, frozen=True, kw_only=True):
+class KnownPast(msgspec.Struct, frozen=True, kw_only=True):
     """The known past of a pool."""
 
     runs: Sequence[PastRun]
@@ -91,7 +91,7 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     """the time from which all arrivals are known"""
     arrivals: Sequence[float]
     """times in order"""
-    pieces: Sequence[Piece]
+    pieces: Sequence[PastArrival]
 
     @property
     def is_enough(self) -> bool:
@@ -99,15 +99,15 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
         return sum(run.has_ended for run in self.runs) >= SAMPLES_MIN
 
 
-class Now(msgspec.Struct, frozen=True, kw_only=True):
+class PresentState(msgspec.Struct, frozen=True, kw_only=True):
     """The present state of a pool: all facts except those of allocations, and the allocations as `work`."""
 
     at: float
-    given: lower.Given
-    work: Sequence[Work]
+    given: scenario_facts.ScenarioFacts
+    work: Sequence[LiveWork]
 
 
-def likely_starts(now: Now, past: Past, latest: Mapping[str, float | None]) -> dict[str, Bounds]:
+def likely_starts(now: PresentState, past: KnownPast, latest: Mapping[str, float | None]) -> dict[str, Bounds]:
     """Return {name: likely bounds} of the allocations in `latest`.
 
     `latest` has their starts if all allocations use their run limits, None when that is unknown. An allocation that
@@ -121,7 +121,7 @@ def likely_starts(now: Now, past: Past, latest: Mapping[str, float | None]) -> d
     return _by_run_limits(now, times, certain) | _by_futures(now, past, times, latest.keys() - certain.keys())
 
 
-def _by_run_limits(now: Now, times: RunTimes, latest: Mapping[str, float]) -> dict[str, Bounds]:
+def _by_run_limits(now: PresentState, times: RunTimes, latest: Mapping[str, float]) -> dict[str, Bounds]:
     """Return the bounds by run limits: from one run with short run times, and one with long ones."""
     if not latest:
         return {}
@@ -133,7 +133,7 @@ def _by_run_limits(now: Now, times: RunTimes, latest: Mapping[str, float]) -> di
     return found
 
 
-def _by_futures(now: Now, past: Past, times: RunTimes, names: Collection[str]) -> dict[str, Bounds]:
+def _by_futures(now: PresentState, past: KnownPast, times: RunTimes, names: Collection[str]) -> dict[str, Bounds]:
     alone = _starts(now, _work_of(now, times, partial(_chance, 0, "work")), [], names)
     awaited = sorted(name for name, start in alone.items() if start is not None)
     drawn = [_future(now, past, awaited, number) for number in range(FUTURES)] if awaited else []
@@ -163,7 +163,7 @@ def as_run(fact: AllocationFact, ran_s: float, *, has_ended: bool = False) -> Pa
     )
 
 
-def _future(now: Now, past: Past, awaited: Collection[str], number: int) -> Mapping[str, float | None]:
+def _future(now: PresentState, past: KnownPast, awaited: Collection[str], number: int) -> Mapping[str, float | None]:
     """Return {name: start} of these allocations in one future."""
     times = RunTimes(_resampled(past.runs, number, "run"))
     arriving = list(itertools.islice(_arriving(now.at, past, times, number), ARRIVALS_MAX))
@@ -171,7 +171,7 @@ def _future(now: Now, past: Past, awaited: Collection[str], number: int) -> Mapp
 
 
 def _starts(
-    now: Now, work: Sequence[Work], arriving: Sequence[Work], awaited: Collection[str]
+    now: PresentState, work: Sequence[LiveWork], arriving: Sequence[LiveWork], awaited: Collection[str]
 ) -> dict[str, float | None]:
     every = [*work, *arriving]
     given = msgspec.structs.replace(now.given, allocations={each.part.name: each.fact for each in every})
@@ -180,9 +180,9 @@ def _starts(
     return {name: lives[name].first_start for name in awaited}
 
 
-def _work_of(now: Now, times: RunTimes, chance: Callable[[str], float]) -> list[Work]:
+def _work_of(now: PresentState, times: RunTimes, chance: Callable[[str], float]) -> list[LiveWork]:
     """Return the allocations of the pool, each with a run time drawn by `chance` of its name."""
-    found: list[Work] = []
+    found: list[LiveWork] = []
     for work in now.work:
         whole_s = times.draw(as_run(work.fact, work.ran_s), chance(work.part.name))
         duration = None if whole_s is None else whole_s - work.saved_s
@@ -190,7 +190,7 @@ def _work_of(now: Now, times: RunTimes, chance: Callable[[str], float]) -> list[
     return found
 
 
-def _arriving(now: float, past: Past, times: RunTimes, number: int) -> Iterator[Work]:
+def _arriving(now: float, past: KnownPast, times: RunTimes, number: int) -> Iterator[LiveWork]:
     """Return the arrivals after now, repeated day after day.
     Allocations at the very beginning of the past are no arrivals."""
     span_s = min(DAY_S, max(SPAN_MIN_S, now - past.since))
@@ -205,7 +205,7 @@ def _arriving(now: float, past: Past, times: RunTimes, number: int) -> Iterator[
         if not piece.has_ended:
             ran_s = times.draw(as_run(piece.fact, piece.ran_s), _chance(number, "duration", count))
         name = f"{_ARRIVAL}{count}"
-        yield Work(
+        yield LiveWork(
             part=msgspec.structs.replace(piece.part, name=name, submit=at, duration=ran_s, placed=[]),
             fact=msgspec.structs.replace(piece.fact, name=name, uid=name, created=at),
         )

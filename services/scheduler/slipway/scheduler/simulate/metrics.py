@@ -11,7 +11,7 @@ from slipway.model.lifecycle import Phase
 from slipway.model.mig import GPU_UNITS
 from slipway.model.resources import CPU, GPU, counted_gpus, total
 from slipway.scheduler.simulate.run import SimulationOutcome, UseSample
-from slipway.scheduler.simulate.world import Life, LostWork
+from slipway.scheduler.simulate.world import AllocationHistory, LostWork
 
 SLOWDOWN_BOUND_S = 10.0
 """An allocation that runs for less is treated as if it ran so long. Otherwise very short ones would dominate the mean
@@ -55,7 +55,7 @@ def metrics(outcome: SimulationOutcome) -> dict[str, Any]:
     }
 
 
-def slowdown(life: Life) -> float:
+def slowdown(life: AllocationHistory) -> float:
     """Return the bounded slowdown of an ended allocation:
     the time from its arrival to its end, divided by its run time without the work that evictions undid."""
     ended, started = life.end or 0.0, life.start or 0.0
@@ -72,7 +72,7 @@ def jain(values: Sequence[float]) -> float | None:
     return sum(values) ** 2 / (len(values) * squares) if squares else None
 
 
-def _fairness(lives: Iterable[Life], owner: Callable[[Life], str]) -> float | None:
+def _fairness(lives: Iterable[AllocationHistory], owner: Callable[[AllocationHistory], str]) -> float | None:
     """Return Jain's index over the mean speeds (1 / slowdown) of the owners of ended allocations.
 
     Slowdowns have no upper bound, so an index over slowdowns would depend on a single slow owner.

@@ -18,8 +18,8 @@ from slipway.scheduler.plan.planner import plan
 from slipway.scheduler.plan.preemption.eviction_budget import levels_after
 from slipway.scheduler.plan.state.plan_types import Explanation, Plan, ReservedPlaces
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
-from slipway.scheduler.simulate.lower import Given
 from slipway.scheduler.simulate.scenario import Scenario
+from slipway.scheduler.simulate.scenario_facts import ScenarioFacts
 from slipway.scheduler.simulate.world import SimulatedWorld
 
 SEED = 0
@@ -58,7 +58,7 @@ def simulate(
     scenario: Scenario,
     *,
     with_scores: bool = False,
-    given: Given | None = None,
+    given: ScenarioFacts | None = None,
     start: float = 0.0,
     awaited: Collection[str] | None = None,
 ) -> SimulationOutcome:
@@ -75,7 +75,7 @@ class _Run:
         scenario: Scenario,
         *,
         with_scores: bool,
-        given: Given | None,
+        given: ScenarioFacts | None,
         start: float,
         awaited: Collection[str] | None,
     ) -> None:
@@ -178,7 +178,7 @@ class _Run:
         if not (self.is_new or self.world.waiting or self.world.below_count or self.evicts_by_time):
             return Plan()
         self.is_new = False
-        snapshot = self._look(now)
+        snapshot = self._snapshot(now)
         watch = self._watch if self.outcome.scores is not None else None
         decided = plan(snapshot, self.brief, now, SEED, watch=watch, grows=True)
         broken = None if decided.is_empty else lint(snapshot, decided)
@@ -188,7 +188,7 @@ class _Run:
             self.world.evicted = levels_after(snapshot, decided.evictions, now)
         return decided
 
-    def _look(self, now: float) -> PoolSnapshot:
+    def _snapshot(self, now: float) -> PoolSnapshot:
         self.world.save_work(now)
         self.world.columns.set_spent(self.world.spent(now))
         self.world.columns.set_decayed(self.world.past)
@@ -202,7 +202,7 @@ class _Run:
         if self.world.waiting:
             now = self.looked_at
             offering = msgspec.structs.replace(self.policy, changes_max=OFFERED_MAX)
-            self.outcome.explanations = plan(self._look(now), offering, now, SEED).explanations
+            self.outcome.explanations = plan(self._snapshot(now), offering, now, SEED).explanations
 
     def _expect_change(self, at: float, now: float) -> None:
         if at > now and at not in self.wakes:

@@ -42,7 +42,7 @@ class RunTimes:
                 found.setdefault((False, group), []).append((run.ran_s, run.has_ended))
                 if run.limit_s:
                     found.setdefault((True, group), []).append((run.ran_s / run.limit_s, run.has_ended))
-        self._known = {group: _Lengths(values) for group, values in found.items()}
+        self._known = {group: _LengthDistribution(values) for group, values in found.items()}
 
     def draw(self, like: PastRun, chance: float) -> float | None:
         """Return the run time at quantile `chance` (0 to 1, without 1) of similar runs that were longer than
@@ -59,7 +59,7 @@ class RunTimes:
         return None if chosen is None or chosen.count < SAMPLES_MIN else chosen.draw(ran, chance) * unit_s
 
 
-class _Lengths:
+class _LengthDistribution:
     """The lengths of a group of runs, each with its weight."""
 
     def __init__(self, lengths: Iterable[tuple[float, bool]]) -> None:

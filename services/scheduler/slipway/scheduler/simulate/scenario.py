@@ -1,7 +1,7 @@
 """Parses text to a Scenario, or raises an error with the path of the wrong field.
 
-Owns the order of the checks of a scenario: as text (`slipway.yaml_reader`), field by field (`parts.py`), then as a
-whole (`checks.py`).
+Owns the order of the checks of a scenario: as text (`slipway.yaml_reader`), field by field (`scenario_format.py`), then
+as a whole (`checks.py`).
 """
 
 import math
@@ -14,7 +14,7 @@ import msgspec
 from slipway import yaml_reader
 from slipway.errors import InvalidError
 from slipway.scheduler.simulate import checks
-from slipway.scheduler.simulate.parts import (
+from slipway.scheduler.simulate.scenario_format import (
     AllocationPart,
     NodePart,
     PlacedPart,

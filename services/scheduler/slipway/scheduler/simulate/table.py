@@ -12,10 +12,10 @@ from typing import Any
 from slipway.model.lifecycle import Phase
 from slipway.scheduler.simulate.answer import Estimates, allocation_data
 from slipway.scheduler.simulate.fair_shares import fair_shares
-from slipway.scheduler.simulate.forecast import Estimate
-from slipway.scheduler.simulate.lower import NAMESPACE
+from slipway.scheduler.simulate.forecast import StartEstimate
 from slipway.scheduler.simulate.metrics import metrics
 from slipway.scheduler.simulate.run import Scores, SimulationOutcome
+from slipway.scheduler.simulate.scenario_facts import NAMESPACE
 
 Json = dict[str, Any]
 WIDTH = 80
@@ -143,7 +143,7 @@ def _reasons(outcome: SimulationOutcome, estimates: Estimates) -> list[str]:
     return [f"{_names(names)}: {reason}" for reason, names in groups.items()]
 
 
-def _in_words(estimate: Estimate | None) -> str:
+def _in_words(estimate: StartEstimate | None) -> str:
     if estimate is None:
         return ""
     told: list[str] = []

@@ -24,8 +24,8 @@ from slipway.errors import InvalidError
 from slipway.model.duration import parse_duration
 from slipway.model.quantity import parse_quantity
 from slipway.model.resources import CPU, GPU, MEMORY, MILLI, scale_of
-from slipway.scheduler.simulate.parts import Scenario
 from slipway.scheduler.simulate.scenario import document_of, located, whole
+from slipway.scheduler.simulate.scenario_format import Scenario
 
 Json = dict[str, Any]
 Cell = str | float | bool
@@ -111,7 +111,7 @@ class _Row(msgspec.Struct, frozen=True):
     cells: Mapping[str, str]
 
 
-class _Text(msgspec.Struct, frozen=True):
+class _CellText(msgspec.Struct, frozen=True):
     """One cell, after the replacements of the mapping, and its position for errors."""
 
     text: str
@@ -141,7 +141,7 @@ def load(file: str, trace: str, mapping: str) -> TracedScenario:
                 document = {**fields, "allocations": [*own, *traced]}
         scenario = whole(cast("object", document))
     except InvalidError as exc:
-        raise InvalidError(reader.told(str(exc), len(own), file)) from exc
+        raise InvalidError(reader.row_error(str(exc), len(own), file)) from exc
     left_out = f"rows of {trace} that skip of {mapping} left out: {reader.skipped}"
     return TracedScenario(scenario=scenario, warnings=(left_out,) if reader.skipped else ())
 
@@ -246,7 +246,7 @@ class _TraceReader:
             item["submit"] -= first
         return found
 
-    def told(self, message: str, own: int, file: str) -> str:
+    def row_error(self, message: str, own: int, file: str) -> str:
         """Return an error about a scenario with `own` allocations of its own as an error about the row of the trace."""
         match = re.fullmatch(r"allocations\[(\d+)\](?:\.ranks\[0\])?\.?(\w*)[^:]*: (.*)", message, re.DOTALL)
         if match is None or not own <= int(match[1]) < own + len(self._lines):
@@ -352,7 +352,7 @@ class _TraceReader:
             )
         return {"gpuMilli": milli}
 
-    def _cell(self, row: _Row, field: str, *, is_needed: bool = False) -> _Text | None:
+    def _cell(self, row: _Row, field: str, *, is_needed: bool = False) -> _CellText | None:
         """Return the cell of a field; None when the mapping has no such field, or the cell is empty and optional."""
         rule = self._rules.get(field)
         if rule is None:
@@ -365,7 +365,7 @@ class _TraceReader:
             text = _plain(rule.default)
         if not text and is_needed:
             raise InvalidError(f"{where}: the cell is empty; {self._remedy(field, rule.column)}")
-        return _Text(text, where) if text else None
+        return _CellText(text, where) if text else None
 
     def _remedy(self, field: str, column: str) -> str:
         return (
@@ -387,14 +387,14 @@ class _TraceReader:
                 where = f"{self._trace}, line {row.line}, column {column}"
                 if not row.cells.get(column):
                     raise InvalidError(f'{where}: the cell is empty; leave such rows out with skip: {{{column}: [""]}}')
-                ends.append(self._moment(_Text(row.cells[column], where), rule.unit))
+                ends.append(self._moment(_CellText(row.cells[column], where), rule.unit))
             if ends[1] < ends[0]:
                 raise InvalidError(f"{self._trace}, line {row.line}: column {rule.to} is before column {rule.from_}")
             return ends[1] - ends[0]
         found = self._cell(row, field, is_needed=field == "duration")
         return None if found is None else _seconds(found, rule.unit)
 
-    def _moment(self, found: _Text, unit: str) -> float:
+    def _moment(self, found: _CellText, unit: str) -> float:
         number = _float(found.text)
         if number is not None:
             return number * _UNIT_S[unit]
@@ -426,7 +426,7 @@ class _TraceReader:
         return -(-whole // ranks) if rule.per == "allocation" else whole
 
 
-def _seconds(found: _Text, unit: str) -> float:
+def _seconds(found: _CellText, unit: str) -> float:
     """Return a duration in seconds, from a number of its unit, 2h45m, or [days-][hours:]minutes:seconds."""
     text, number = found.text, _float(found.text)
     if number is not None:
@@ -444,7 +444,7 @@ def _seconds(found: _Text, unit: str) -> float:
         raise InvalidError(f"{found.where}: {text}") from exc
 
 
-def _number(found: _Text) -> float:
+def _number(found: _CellText) -> float:
     number = _float(found.text)
     if number is None:
         raise InvalidError(
@@ -453,7 +453,7 @@ def _number(found: _Text) -> float:
     return number
 
 
-def _whole(found: _Text, least: int | None = None) -> int:
+def _whole(found: _CellText, least: int | None = None) -> int:
     number = _number(found)
     if number != int(number) or (least is not None and number < least):
         kind = "whole number" if least is None else f"whole number of at least {least}"
@@ -461,14 +461,14 @@ def _whole(found: _Text, least: int | None = None) -> int:
     return int(number)
 
 
-def _truth(found: _Text) -> bool:
+def _truth(found: _CellText) -> bool:
     word = found.text.lower()
     if word not in _TRUE | _FALSE:
         raise InvalidError(f"{found.where}: {_shown(found.text)} is neither true nor false; translate it with values")
     return word in _TRUE
 
 
-def _digits(found: _Text) -> str:
+def _digits(found: _CellText) -> str:
     """Return a number without an exponent, because a quantity with a suffix cannot have one."""
     try:
         return format(Decimal(found.text), "f")

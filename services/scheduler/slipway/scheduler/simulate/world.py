@@ -22,11 +22,11 @@ from slipway.scheduler.plan.state import budgets
 from slipway.scheduler.plan.state.flavors import labelled, where_it_stands
 from slipway.scheduler.plan.state.nodes import NodeTable
 from slipway.scheduler.plan.state.plan_types import Admit, Evict, Grow
-from slipway.scheduler.plan.state.pool_state import Columns
+from slipway.scheduler.plan.state.pool_state import PoolState
 from slipway.scheduler.plan.state.rank_request import requests_of
 from slipway.scheduler.plan.state.run_limits import run_limit
-from slipway.scheduler.simulate import lower
-from slipway.scheduler.simulate.parts import AllocationPart, PlacedPart, Scenario
+from slipway.scheduler.simulate import scenario_facts
+from slipway.scheduler.simulate.scenario_format import AllocationPart, PlacedPart, Scenario
 
 Devices = tuple[int, ...]
 
@@ -46,7 +46,7 @@ class SimulatedRank(msgspec.Struct, kw_only=True):
     end: float | None = None
 
 
-class Stretch(msgspec.Struct, frozen=True, kw_only=True):
+class GpuOccupancy(msgspec.Struct, frozen=True, kw_only=True):
     """GPUs that a queue used for some time."""
 
     queue: str
@@ -64,7 +64,7 @@ class LostWork(msgspec.Struct, frozen=True, kw_only=True):
     end: float
 
 
-class Life(msgspec.Struct, kw_only=True):
+class AllocationHistory(msgspec.Struct, kw_only=True):
     """The history of one allocation so far."""
 
     part: AllocationPart
@@ -83,10 +83,10 @@ class Life(msgspec.Struct, kw_only=True):
 class SimulatedWorld:
     """The histories of all allocations, and the columns that the planner reads."""
 
-    def __init__(self, scenario: Scenario, given: lower.Given | None = None) -> None:
+    def __init__(self, scenario: Scenario, given: scenario_facts.ScenarioFacts | None = None) -> None:
         """`given` replaces everything in the scenario except times."""
-        given = given or lower.given(scenario)
-        self.columns = Columns(given.pool)
+        given = given or scenario_facts.facts_of(scenario)
+        self.columns = PoolState(given.pool)
         self.nodes = given.nodes
         self.columns.set_nodes(self.nodes)
         flavors = given.pool.flavors
@@ -94,7 +94,7 @@ class SimulatedWorld:
         self.columns.set_queues(given.queues)
         self._queues = with_run_limits({queue.name: queue for queue in given.queues})
         self._windows = budgets.windows(self._queues)
-        self._stretches: list[Stretch] = []
+        self._stretches: list[GpuOccupancy] = []
         self._past = given.past
         self._held: dict[str, dict[str, int]] = {}
         """{queue: {user: GPUs in use, in `GPU_UNITS`}}, if the pool has `fairShare`"""
@@ -105,7 +105,9 @@ class SimulatedWorld:
         self.columns.set_quotas(given.quotas)
         for pod in given.pods:
             self.columns.set_pod(pod)
-        self.lives = {part.name: Life(part=part, fact=given.allocations[part.name]) for part in scenario.allocations}
+        self.lives = {
+            part.name: AllocationHistory(part=part, fact=given.allocations[part.name]) for part in scenario.allocations
+        }
         self._dependents = [life for life in self.lives.values() if life.fact.waits_for]
         self._saving = [life for life in self.lives.values() if life.part.checkpoint_every]
         self.waiting: set[str] = set()
@@ -114,7 +116,7 @@ class SimulatedWorld:
         """names of allocations that run with fewer ranks than they request"""
         self.used: dict[str, int] = {}
         """{resource: base units in use}"""
-        self._told: dict[str, dict[int, Devices]] = {}
+        self._devices: dict[str, dict[int, Devices]] = {}
         self.evictions: list[dict[str, Any]] = []
         self.evicted = given.evicted
         """the usage of the eviction limits"""
@@ -122,7 +124,7 @@ class SimulatedWorld:
         self._left = {node.name: [MILLI] * node.allocatable.get(GPU) for node in self.nodes}
         """{node: free thousandths of each device}"""
 
-    def flavor_of(self, life: Life) -> str:
+    def flavor_of(self, life: AllocationHistory) -> str:
         """Return the flavor of the GPUs of its last attempt; "" for none."""
         if self._flavored is None:
             return ""
@@ -208,7 +210,7 @@ class SimulatedWorld:
         self._publish(life)
         self._met(life)
 
-    def _met(self, ended: Life) -> None:
+    def _met(self, ended: AllocationHistory) -> None:
         """Remove an ended allocation from the dependencies of others; every allocation here ends with success."""
         names = {ended.fact.name, allocation_id(ended.fact.name, ended.fact.uid)}
         for life in self._dependents:
@@ -227,7 +229,7 @@ class SimulatedWorld:
         running = [
             stretch
             for life in self.lives.values()
-            for stretch in _stretches(life, [place for place in life.places if place.end is None], now)
+            for stretch in _gpu_occupancies(life, [place for place in life.places if place.end is None], now)
         ]
         spent: dict[float, dict[str, int]] = {}
         for window_s in self._windows:
@@ -239,11 +241,11 @@ class SimulatedWorld:
             spent[window_s] = {queue: amount // GPU_UNITS for queue, amount in used.items()}
         return spent
 
-    def _account(self, life: Life, gone: list[SimulatedRank]) -> None:
+    def _account(self, life: AllocationHistory, gone: list[SimulatedRank]) -> None:
         if self._windows:
-            self._stretches += _stretches(life, gone, 0.0)
+            self._stretches += _gpu_occupancies(life, gone, 0.0)
 
-    def _run(self, life: Life, places: list[SimulatedRank], start: float) -> None:
+    def _run(self, life: AllocationHistory, places: list[SimulatedRank], start: float) -> None:
         life.phase, life.start, life.places = Phase.RUNNING, start, sorted(places, key=lambda place: place.rank)
         life.first_start = start if life.first_start is None else life.first_start
         left = None if life.part.duration is None else max(0.0, life.part.duration - life.saved)
@@ -252,7 +254,9 @@ class SimulatedWorld:
         limits = [each for each in (left, limit) if each is not None]
         life.ends_at = start + min(limits) if limits else None
 
-    def _place(self, life: Life, rank: int, node: str, start: float, told: Devices | None = None) -> SimulatedRank:
+    def _place(
+        self, life: AllocationHistory, rank: int, node: str, start: float, told: Devices | None = None
+    ) -> SimulatedRank:
         role = _role_of(life.fact, rank)
         gpus, milli = requests_of(role).get(GPU), requests_of(role).get(GPU_MILLI)
         left = self._left[node]
@@ -261,14 +265,14 @@ class SimulatedWorld:
         self._use(life, role, 1)
         return SimulatedRank(rank=rank, role=role.name, node=node, device=device, start=start)
 
-    def _release(self, life: Life, places: list[SimulatedRank]) -> None:
+    def _release(self, life: AllocationHistory, places: list[SimulatedRank]) -> None:
         for place in places:
             role = _role_of(life.fact, place.rank)
             self._use(life, role, -1)
             milli = requests_of(role).get(GPU_MILLI) or MILLI
             _take(self._left[place.node], place.device, -milli)
 
-    def _use(self, life: Life, role: RoleFact, times: int) -> None:
+    def _use(self, life: AllocationHistory, role: RoleFact, times: int) -> None:
         requests = requests_of(role)
         for name, amount in requests.amounts.items():
             self.used[name] = self.used.get(name, 0) + amount * times
@@ -287,25 +291,25 @@ class SimulatedWorld:
         """The past usage of queues and users, and the GPUs that they hold."""
         return self._past
 
-    def _devices_of(self, life: Life) -> dict[int, Devices]:
+    def _devices_of(self, life: AllocationHistory) -> dict[int, Devices]:
         """Return {rank: devices} of an allocation that runs from the beginning.
 
         Devices that the scenario names are assigned first. The other ranks get the lowest remaining devices: whole
         ones, or for a part of a GPU the fullest one that is sufficient. They are assigned in the order of names, so the
         order in the scenario does not matter.
         """
-        if not self._told:
+        if not self._devices:
             standing = [(each, item) for each in self.lives.values() for item in each.part.placed]
             standing.sort(key=_turn_for_devices)
             left = {node: list(devices) for node, devices in self._left.items()}
             for each, item in standing:
                 requests = requests_of(_role_of(each.fact, item.rank))
-                chosen = _told(item) or _lowest(left[item.node], requests.get(GPU), requests.get(GPU_MILLI))
+                chosen = _stated_devices(item) or _lowest(left[item.node], requests.get(GPU), requests.get(GPU_MILLI))
                 _take(left[item.node], chosen, requests.get(GPU_MILLI) or MILLI)
-                self._told.setdefault(each.fact.name, {})[item.rank] = chosen
-        return self._told[life.fact.name]
+                self._devices.setdefault(each.fact.name, {})[item.rank] = chosen
+        return self._devices[life.fact.name]
 
-    def _publish(self, life: Life) -> None:
+    def _publish(self, life: AllocationHistory) -> None:
         """Update the planner's columns with the state of an allocation."""
         is_running = life.phase is Phase.RUNNING
         (self.waiting.add if life.phase is Phase.PENDING else self.waiting.discard)(life.fact.name)
@@ -322,15 +326,15 @@ class SimulatedWorld:
         self.columns.set_allocation(life.fact)
 
 
-def _stretches(life: Life, places: list[SimulatedRank], now: float) -> "list[Stretch]":
+def _gpu_occupancies(life: AllocationHistory, places: list[SimulatedRank], now: float) -> "list[GpuOccupancy]":
     """Return the GPU usage of `places`, up to `now` for those that are still in use."""
-    found: list[Stretch] = []
+    found: list[GpuOccupancy] = []
     for place in places:
         requests = requests_of(_role_of(life.fact, place.rank))
         gpu_units = counted_gpus(requests.amounts)
         if gpu_units:
             end = now if place.end is None else place.end
-            found.append(Stretch(queue=life.fact.queue, gpu_units=gpu_units, start=place.start, end=end))
+            found.append(GpuOccupancy(queue=life.fact.queue, gpu_units=gpu_units, start=place.start, end=end))
     return found
 
 
@@ -352,17 +356,17 @@ def _take(left: list[int], numbers: Iterable[int], milli: int) -> None:
             left[number] -= milli
 
 
-def _turn_for_devices(pair: tuple[Life, PlacedPart]) -> tuple[bool, int, str, int]:
+def _turn_for_devices(pair: tuple[AllocationHistory, PlacedPart]) -> tuple[bool, int, str, int]:
     life, item = pair
     return (item.device is None, -_role_of(life.fact, item.rank).gpu_milli, life.fact.name, item.rank)
 
 
-def _told(item: PlacedPart) -> Devices:
+def _stated_devices(item: PlacedPart) -> Devices:
     named = [] if item.device is None else item.device
     return (named,) if isinstance(named, int) else tuple(named)
 
 
-def _last_checkpoint(life: Life, now: float) -> float:
+def _last_checkpoint(life: AllocationHistory, now: float) -> float:
     """Return the seconds from its start to its last checkpoint; 0 without one."""
     every = life.part.checkpoint_every
     if not every or life.start is None:

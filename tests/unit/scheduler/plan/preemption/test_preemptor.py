@@ -4,7 +4,7 @@ import msgspec
 
 from slipway.model.facts import AllocationFact, JobFact, PoolFact, QueueFact, TopologyFact
 from slipway.model.ledger import Decision, DecisionKind
-from slipway.scheduler.plan.lint import Broken, lint
+from slipway.scheduler.plan.lint import PlanRule, lint
 from slipway.scheduler.plan.state.plan_types import Evict, Plan
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from tests.support.planner import (
@@ -213,7 +213,7 @@ def test_lint_knows_victims() -> None:
         return msgspec.structs.replace(decided, allocation=fact.key, uid=fact.uid, ranks=ranks)
 
     rules = [violation.rule for violation in lint(snapshot, Plan(evictions=(told(fixed), told(elastic, (1,)))))]
-    assert rules == [Broken.VICTIM, Broken.VICTIM, Broken.VICTIM, Broken.ATOMIC]
+    assert rules == [PlanRule.VICTIM, PlanRule.VICTIM, PlanRule.VICTIM, PlanRule.ATOMIC]
 
 
 def test_a_queue_that_says_never_is_told_nothing() -> None:

@@ -55,7 +55,7 @@ def test_all_at_once_is_one_by_one(seed: int) -> None:
     plain = NodeSearch(row, victims, turns, eligible)
     plain.is_ok[:] = False
     for node in range(6):
-        plain.look_at(node)
+        plain.recompute(node)
     assert (columns.is_ok == plain.is_ok).all()
     assert (columns.costs[:, columns.is_ok] == plain.costs[:, plain.is_ok]).all()
     assert columns.best() == plain.best()
@@ -65,7 +65,7 @@ def test_all_at_once_is_one_by_one(seed: int) -> None:
 def test_what_a_trial_takes_off_it_puts_back(seed: int) -> None:
     """After `undo` usage, queues and slots are as they were, whatever was taken off in between."""
     state = a_state(seed)
-    before = (state.whatif.usage.used.copy(), state.tree.whole("default"), state.tree.whole("other"))
+    before = (state.whatif.usage.used.copy(), state.tree.subtree_use("default"), state.tree.subtree_use("other"))
     trial = EvictionTrial(state, ReclaimClaim(state.tree, "default", {"cpu": 1000}), "default", FIRST)
     units = victims_of(state.snapshot).units
     for unit in random.Random(seed).sample(units, len(units) // 2):
@@ -73,6 +73,6 @@ def test_what_a_trial_takes_off_it_puts_back(seed: int) -> None:
     for step in list(trial.steps)[::2]:
         trial.put_back(step)
     trial.undo()
-    after = (state.whatif.usage.used, state.tree.whole("default"), state.tree.whole("other"))
+    after = (state.whatif.usage.used, state.tree.subtree_use("default"), state.tree.subtree_use("other"))
     assert (before[0] == after[0]).all()
     assert before[1:] == after[1:]

@@ -2,7 +2,7 @@
 
 from slipway.model.facts import AllocationFact, QueueFact
 from slipway.scheduler.plan.planner import queue_tree
-from slipway.scheduler.plan.preemption.victim_order import in_turn, turns
+from slipway.scheduler.plan.preemption.victim_order import eviction_ranks, in_eviction_order
 from slipway.scheduler.plan.preemption.victims import victims_of
 from slipway.scheduler.plan.queueing.queue_tree import QueueTree
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
@@ -18,7 +18,7 @@ def lone_work(queue: str, count: int, **more: int) -> list[AllocationFact]:
 def order(snapshot: PoolSnapshot, tree: QueueTree, own: str, most: int) -> list[str]:
     """The queues of the first `most` victims; the use of each is taken off before the next is chosen."""
     found: list[str] = []
-    for unit in in_turn(victims_of(snapshot).units, tree, own):
+    for unit in in_eviction_order(victims_of(snapshot).units, tree, own):
         tree.take(unit.fact.queue, {"cpu": -1000}, preemptible=True)
         found.append(unit.fact.queue)
         if len(found) == most:
@@ -33,7 +33,7 @@ def test_the_queue_furthest_above_its_share_gives_first() -> None:
     facts = [*lone_work("a", 6, priority=9), *lone_work("b", 4, priority=1)]
     snapshot = a_snapshot(nodes(1, cpu=9), facts, queues=queues)
     assert order(snapshot, queue_tree(snapshot), "c", 5) == ["a", "a", "b", "a", "b"]
-    assert turns(queue_tree(snapshot), ["a", "b", "c"], "c").tolist() == [0, 1, 2]
+    assert eviction_ranks(queue_tree(snapshot), ["a", "b", "c"], "c").tolist() == [0, 1, 2]
 
 
 def test_its_own_work_goes_last() -> None:

@@ -20,7 +20,7 @@ from slipway.model.facts import AllocationFact, AutoscalingFact
 from slipway.model.reasons import Gate
 from slipway.model.times import format_time
 from slipway.scheduler.plan.capacity.pod_sets import POD_SETS_MAX, PodSet, pod_sets
-from slipway.scheduler.plan.explanation.explanations import Explained
+from slipway.scheduler.plan.explanation.explanations import Explanations
 from slipway.scheduler.plan.placement import explain
 from slipway.scheduler.plan.planner import windows_of
 from slipway.scheduler.plan.queueing.queue_cursor import QueueCursor
@@ -139,7 +139,7 @@ def plan_capacity(
     """
     spec = snapshot.pool.autoscaling
     explained = plan.explanations
-    if spec is None or not isinstance(explained, Explained):
+    if spec is None or not isinstance(explained, Explanations):
         return CapacityPlan(given_back=tuple(sorted(each.name for each in requests)))
     return _Decision(snapshot, spec, explained, requests=requests, seen=seen).made(
         {kept.uid: kept.start for kept in plan.kept}, trouble
@@ -153,7 +153,7 @@ class _Decision:
         self,
         snapshot: PoolSnapshot,
         spec: AutoscalingFact,
-        explained: Explained,
+        explained: Explanations,
         *,
         requests: Sequence[CapacityRequest],
         seen: Mapping[str, tuple[bool, float]],
@@ -210,7 +210,7 @@ class _Decision:
                 self.given_back.append(request.name)
                 continue
             is_blocked = why.gate is Gate.NO_FIT
-            since = self._noted(request.uid, is_blocked=is_blocked)
+            since = self._blocked_since(request.uid, is_blocked=is_blocked)
             if not is_blocked:
                 until = since + self.spec.after_s
                 if self.now >= until:
@@ -255,21 +255,23 @@ class _Decision:
         facts = {uid: self.snapshot.backlog.get(uid) for uid in standing}
         ordered = [fact for fact in facts.values() if fact is not None]
         turns = [
-            (turn, -line.queue.priority, name, fact)
-            for name, line in self.explained.lines.items()
-            for turn, fact in enumerate(self._first(line))
+            (turn, -cursor.queue.priority, name, fact)
+            for name, cursor in self.explained.cursors.items()
+            for turn, fact in enumerate(self._first(cursor))
         ]
         ordered += [fact for *_, fact in sorted(turns, key=lambda each: each[:3]) if fact.uid not in standing]
         return [each for fact in ordered if (each := self._waiting(fact)) is not None]
 
-    def _first(self, line: QueueCursor) -> Iterator[AllocationFact]:
+    def _first(self, cursor: QueueCursor) -> Iterator[AllocationFact]:
         """Return the first allocations of a queue: those that may get a request or a note about the limits."""
         most = self.spec.max_gangs + TOLD_BEYOND
         found = [
             member
-            for walk in line.walks
-            if walk.why is not None and walk.why.gate in explain.PLACE and not walk.group.is_leaving
-            for member in walk.first(most)
+            for group_cursor in cursor.group_cursors
+            if group_cursor.why is not None
+            and group_cursor.why.gate in explain.PLACE
+            and not group_cursor.group.is_leaving
+            for member in group_cursor.first(most)
         ]
         return (fact for _, fact in sorted(found, key=lambda member: member[0])[:most])
 
@@ -289,7 +291,7 @@ class _Decision:
         asked = (self.spec.mode, self.spec.class_name, self.spec.parameters, sets)
         return sets, sha256_hex(msgspec.json.encode(asked, order="deterministic"))[:8]
 
-    def _noted(self, uid: str, *, is_blocked: bool) -> float:
+    def _blocked_since(self, uid: str, *, is_blocked: bool) -> float:
         """Record whether the work has no room; return since when that is so."""
         known = self.before.get(uid)
         since = known[1] if known is not None and known[0] == is_blocked else self.now
@@ -302,7 +304,7 @@ class _Decision:
         """Request nodes for the work if its time has come; return the text for its explanation, "" for none."""
         spec, fact = self.spec, waiting.fact
         if known is not None and known.state is not RequestState.FAILED:
-            return _told(known, spec)
+            return _requested_text(known, spec)
         obstacle = self._obstacle(waiting) or (known is None and trouble)
         if obstacle:
             return f"no nodes are requested: {obstacle}"
@@ -314,11 +316,11 @@ class _Decision:
             again = known.since + backoff_s(spec, known.number)
             if self.now < again:
                 self.times.append(again)
-                return _refused(known, again, spec)
-        since = self._noted(fact.uid, is_blocked=True)
+                return _refused_text(known, again, spec)
+        since = self._blocked_since(fact.uid, is_blocked=True)
         if self.now < since + spec.after_s:
             self.times.append(since + spec.after_s)
-            return "" if known is None else _refused(known, since + spec.after_s, spec)
+            return "" if known is None else _refused_text(known, since + spec.after_s, spec)
         limit = self._limit(waiting)
         if limit or trouble:
             return f"no nodes are requested yet: {limit or trouble}"
@@ -380,7 +382,7 @@ def backoff_s(spec: AutoscalingFact, number: int) -> float:
     return min(BACKOFF_MAX_S, spec.backoff_s * 2.0 ** min(number - 1, 30))
 
 
-def _told(request: CapacityRequest, spec: AutoscalingFact) -> str:
+def _requested_text(request: CapacityRequest, spec: AutoscalingFact) -> str:
     ranks = f"{request.ranks} rank{'s' if request.ranks > 1 else ''}"
     when = format_time(request.asked_at, "seconds")
     tries = f"try {request.number} of {spec.tries}"
@@ -391,7 +393,7 @@ def _told(request: CapacityRequest, spec: AutoscalingFact) -> str:
     return f"nodes for {ranks} were requested at {when} ({request.name}, {tries}){words}"
 
 
-def _refused(request: CapacityRequest, again: float, spec: AutoscalingFact) -> str:
+def _refused_text(request: CapacityRequest, again: float, spec: AutoscalingFact) -> str:
     failed, later = format_time(request.since, "seconds"), format_time(again, "seconds")
     return (
         f"the autoscaler provided no nodes at {failed} (try {request.number} of {spec.tries}): {request.words}; "

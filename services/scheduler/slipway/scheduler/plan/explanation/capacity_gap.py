@@ -26,7 +26,7 @@ _MILLION = 1_000_000
 IMPOSSIBLE = 2**62
 
 
-def to_free(whatif: WhatIf, allocation: AllocationFact) -> tuple[Remedy, ...] | None:
+def amounts_to_free(whatif: WhatIf, allocation: AllocationFact) -> tuple[Remedy, ...] | None:
     """Return what to free for the smallest gang that may start; None when the gang is too large or freeing cannot help.
 
     Works on a copy of the usage.
@@ -50,7 +50,7 @@ def _to_free(whatif: WhatIf, allocation: AllocationFact, within: Bools | None) -
     costs = 0
     for role, want in zip(allocation.roles, targets(allocation), strict=True):
         row = trial.row(role)
-        cost = _squeeze_role(row, ours, want, row.passed if within is None else row.passed & within)
+        cost = _overcommit_role(row, ours, want, row.passed if within is None else row.passed & within)
         if cost is None:
             return 0, None
         costs += cost
@@ -60,31 +60,31 @@ def _to_free(whatif: WhatIf, allocation: AllocationFact, within: Bools | None) -
     return costs, _deficits(trial.usage, ours, owed)
 
 
-def _squeeze_role(row: FeasibilityRow, ours: Ints, want: int, allowed: Bools) -> int | None:
+def _overcommit_role(row: FeasibilityRow, ours: Ints, want: int, allowed: Bools) -> int | None:
     """Put `want` ranks on nodes, over-committing where necessary; a required topology uses the cheapest domain.
 
     Return the cost; None when the ranks cannot use these nodes at all.
     """
-    topology = row.ask.topology
+    topology = row.request.topology
     if topology is None or topology.mode != REQUIRED:
-        return _squeeze(row, ours, want, allowed)
+        return _overcommit(row, ours, want, allowed)
     column = row.usage.table.label(topology.key)
     best: tuple[int, int] | None = None
     for domain in range(min(len(column.values), DOMAINS_MAX)):
-        placed = _squeeze(row, ours, want, allowed & (column.codes == domain), keep=False)
+        placed = _overcommit(row, ours, want, allowed & (column.codes == domain), keep=False)
         if placed is not None and (best is None or placed < best[0]):
             best = (placed, domain)
-    return None if best is None else _squeeze(row, ours, want, allowed & (column.codes == best[1]))
+    return None if best is None else _overcommit(row, ours, want, allowed & (column.codes == best[1]))
 
 
-def _squeeze(row: FeasibilityRow, ours: Ints, want: int, allowed: Bools, *, keep: bool = True) -> int | None:
+def _overcommit(row: FeasibilityRow, ours: Ints, want: int, allowed: Bools, *, keep: bool = True) -> int | None:
     """Return the cost of `want` ranks among `allowed`, None if they cannot use these nodes; taken when `keep`."""
     nodes: list[int] = []
     cost = 0
     for node in fill(row, want, allowed):
         _book(row, ours, node, 1)
         nodes.append(node)
-    costs = _costs(row.ask, row.usage, ours, allowed, EVERY) if len(nodes) < want else None
+    costs = _costs(row.request, row.usage, ours, allowed, EVERY) if len(nodes) < want else None
     while costs is not None and len(nodes) < want:
         node = int(costs.argmin())
         if costs[node] == IMPOSSIBLE:
@@ -93,7 +93,7 @@ def _squeeze(row: FeasibilityRow, ours: Ints, want: int, allowed: Bools, *, keep
         _book(row, ours, node, 1)
         nodes.append(node)
         at = np.array([node], dtype=np.int64)
-        costs[at] = _costs(row.ask, row.usage, ours, allowed, at)
+        costs[at] = _costs(row.request, row.usage, ours, allowed, at)
     is_enough = len(nodes) == want
     if not is_enough or not keep:
         for node in nodes:
@@ -102,11 +102,11 @@ def _squeeze(row: FeasibilityRow, ours: Ints, want: int, allowed: Bools, *, keep
 
 
 def _book(row: FeasibilityRow, ours: Ints, node: int, times: int) -> None:
-    row.usage.take(row.ask, [node], times)
-    ours[row.ask.step_rows, node] += row.ask.step_amounts[:, 0] * times
+    row.usage.take(row.request, [node], times)
+    ours[row.request.step_rows, node] += row.request.step_amounts[:, 0] * times
 
 
-def _costs(ask: RankRequest, usage: NodeUsage, ours: Ints, allowed: Bools, at: At) -> Ints:
+def _costs(request: RankRequest, usage: NodeUsage, ours: Ints, allowed: Bools, at: At) -> Ints:
     """Return what one more rank would over-commit on each node of `at`, in millionths of the pool.
 
     IMPOSSIBLE where the rank cannot be placed.
@@ -114,20 +114,20 @@ def _costs(ask: RankRequest, usage: NodeUsage, ours: Ints, allowed: Bools, at: A
     table = usage.table
     possible = allowed[at].copy()
     costs = np.zeros(possible.shape, dtype=np.int64)
-    if ask.missing:
+    if request.missing:
         possible[:] = False
-    for row, amount in ask.steps:
+    for row, amount in request.steps:
         allocatable = table.allocatable[row, at]
         possible &= ours[row, at] + amount <= allocatable
         over = usage.used[row, at] - allocatable
         more = np.maximum(over + amount, 0) - np.maximum(over, 0)
         whole = table.total.get(table.resources[row])
-        if ask.gpu_milli and usage.devices is not None and table.resources[row] == GPU_MILLI:
+        if request.gpu_milli and usage.devices is not None and table.resources[row] == GPU_MILLI:
             # The node may have enough free in total, but one device must have it.
             more = np.maximum(amount - usage.devices.most_left(at), 0)
             whole = table.total.get(GPU) * MILLI
         costs += more * _MILLION // max(whole, 1)
-    for port in ask.host_ports:
+    for port in request.host_ports:
         possible &= ~usage.is_port_taken(port, at)
     return np.where(possible, costs, IMPOSSIBLE)
 

@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 
 from slipway.model.facts import AllocationFact
 from slipway.scheduler.plan.placement import explain
-from slipway.scheduler.plan.queueing.queue_cursor import NOT_YET, QueueCursor, Walk
+from slipway.scheduler.plan.queueing.queue_cursor import NOT_YET, GroupCursor, QueueCursor
 from slipway.scheduler.plan.state.members import Member, Members
 from slipway.scheduler.plan.state.pending import PendingWork
 from slipway.scheduler.plan.state.plan_types import Explanation
@@ -17,7 +17,7 @@ from slipway.scheduler.plan.state.plan_types import Explanation
 _HEAD = b"head"
 
 
-class Alike(NamedTuple):
+class WaitingGroup(NamedTuple):
     """Members that wait for the same reason, without their positions; `key` is the same in every plan."""
 
     key: bytes
@@ -25,44 +25,50 @@ class Alike(NamedTuple):
     members: Sequence[Member]
 
 
-class Explained(Mapping[str, Explanation]):
+class Explanations(Mapping[str, Explanation]):
     """{allocation key: why it waits}, ascending keys. `own` are texts for single allocations."""
 
     def __init__(
         self,
         backlog: PendingWork,
-        lines: Mapping[str, QueueCursor],
-        shut: Sequence[Walk],
+        cursors: Mapping[str, QueueCursor],
+        closed_groups: Sequence[GroupCursor],
         own: Mapping[str, Explanation],
     ) -> None:
         self._backlog = backlog
-        self._lines = lines
-        self._shut = [walk for walk in shut if not walk.group.is_leaving]
+        self._cursors = cursors
+        self._closed_groups = [group_cursor for group_cursor in closed_groups if not group_cursor.group.is_leaving]
         self._own = own
-        self._walks: dict[bytes, tuple[QueueCursor | None, Walk]] | None = None
+        self._group_cursors: dict[bytes, tuple[QueueCursor | None, GroupCursor]] | None = None
         self._all: dict[str, Explanation] | None = None
 
-    def alike(self) -> Iterator[Alike]:
+    def groups(self) -> Iterator[WaitingGroup]:
         """Yield all pending work, in groups; an allocation with a text in `own` is in its group too."""
-        for walk in self._shut:
-            yield Alike(walk.group.key, _bare(walk), walk.group.members)
-        for line in self._lines.values():
-            for walk in _of_waiting(line):
-                members: Members = walk.waiting()
-                if line.is_closed and line.is_of_head(walk):
-                    yield Alike(walk.group.key + _HEAD, line.explanation(walk, walk.current), (walk.member,))
-                    members = walk.others()
+        for group_cursor in self._closed_groups:
+            yield WaitingGroup(group_cursor.group.key, _without_remedy(group_cursor), group_cursor.group.members)
+        for cursor in self._cursors.values():
+            for group_cursor in _of_waiting(cursor):
+                members: Members = group_cursor.waiting()
+                if cursor.is_closed and cursor.is_of_head(group_cursor):
+                    yield WaitingGroup(
+                        group_cursor.group.key + _HEAD,
+                        cursor.explanation(group_cursor, group_cursor.current),
+                        (group_cursor.member,),
+                    )
+                    members = group_cursor.others()
                 if members:
-                    yield Alike(walk.group.key, line.explanation(walk, members[0][1]), members)
+                    yield WaitingGroup(group_cursor.group.key, cursor.explanation(group_cursor, members[0][1]), members)
 
-    def with_own(self, texts: Mapping[str, Explanation]) -> "Explained":
+    def with_own(self, texts: Mapping[str, Explanation]) -> "Explanations":
         """Return this mapping with other texts for the allocations in `texts`."""
-        return Explained(self._backlog, self._lines, self._shut, {**self._own, **texts}) if texts else self
+        return (
+            Explanations(self._backlog, self._cursors, self._closed_groups, {**self._own, **texts}) if texts else self
+        )
 
     @property
-    def lines(self) -> Mapping[str, QueueCursor]:
+    def cursors(self) -> Mapping[str, QueueCursor]:
         """{queue: its cursor, as the tick left it}"""
-        return self._lines
+        return self._cursors
 
     @property
     def own(self) -> Mapping[str, Explanation]:
@@ -80,18 +86,20 @@ class Explained(Mapping[str, Explanation]):
         own = self._own.get(fact.key)
         if own is not None:
             return own
-        if self._walks is None:
-            self._walks = {walk.group.key: (None, walk) for walk in self._shut}
-            for line in self._lines.values():
-                self._walks |= {walk.group.key: (line, walk) for walk in _of_waiting(line)}
-        line, walk = self._walks.get(key, (None, None))
-        if walk is None:
+        if self._group_cursors is None:
+            self._group_cursors = {group_cursor.group.key: (None, group_cursor) for group_cursor in self._closed_groups}
+            for cursor in self._cursors.values():
+                self._group_cursors |= {
+                    group_cursor.group.key: (cursor, group_cursor) for group_cursor in _of_waiting(cursor)
+                }
+        cursor, group_cursor = self._group_cursors.get(key, (None, None))
+        if group_cursor is None:
             return None
-        if line is None:
-            return _bare(walk)
+        if cursor is None:
+            return _without_remedy(group_cursor)
         order = self._backlog.order_of(fact.uid)
-        is_waiting = order is not None and walk.is_waiting(fact, order) and fact.uid not in line.settled
-        return line.explanation(walk, fact) if is_waiting else None
+        is_waiting = order is not None and group_cursor.is_waiting(fact, order) and fact.uid not in cursor.settled
+        return cursor.explanation(group_cursor, fact) if is_waiting else None
 
     def __getitem__(self, key: str) -> Explanation:
         return self._read()[key]
@@ -111,27 +119,27 @@ class Explained(Mapping[str, Explanation]):
     def _read(self) -> dict[str, Explanation]:
         if self._all is None:
             found: dict[str, Explanation] = {}
-            for walk in self._shut:
-                for _, fact in walk.group.members:
-                    found[fact.key] = self._own.get(fact.key) or _bare(walk)
-            for line in self._lines.values():
+            for group_cursor in self._closed_groups:
+                for _, fact in group_cursor.group.members:
+                    found[fact.key] = self._own.get(fact.key) or _without_remedy(group_cursor)
+            for cursor in self._cursors.values():
                 slots = 0
-                for ahead, (_, fact, walk) in enumerate(line.waiting()):
-                    if not walk.group.is_leaving:
-                        why = self._own.get(fact.key) or line.explanation(walk, fact)
+                for ahead, (_, fact, group_cursor) in enumerate(cursor.waiting()):
+                    if not group_cursor.group.is_leaving:
+                        why = self._own.get(fact.key) or cursor.explanation(group_cursor, fact)
                         found[fact.key] = explain.at_position(why, ahead, slots)
-                    if walk.why is None or not walk.why.is_never:
-                        slots += walk.group.demand.gpus()
+                    if group_cursor.why is None or not group_cursor.why.is_never:
+                        slots += group_cursor.group.demand.gpus()
             for key, why in self._own.items():
                 found.setdefault(key, why)
             self._all = dict(sorted(found.items()))
         return self._all
 
 
-def _of_waiting(line: QueueCursor) -> list[Walk]:
-    return [walk for walk in line.walks if not walk.group.is_leaving]
+def _of_waiting(cursor: QueueCursor) -> list[GroupCursor]:
+    return [group_cursor for group_cursor in cursor.group_cursors if not group_cursor.group.is_leaving]
 
 
-def _bare(walk: Walk) -> Explanation:
+def _without_remedy(group_cursor: GroupCursor) -> Explanation:
     """Return why a group at a closed gate waits, without a change: only the first members are offered one."""
-    return explain.with_change(walk.why or NOT_YET, None)
+    return explain.with_change(group_cursor.why or NOT_YET, None)

@@ -53,7 +53,7 @@ def _of_role(state: TickState, sets: NodeSets, role: RoleFact) -> str:
             holders.append((name, used, round(due)))
     holders.sort(key=lambda each: (each[2] - each[1], each[0]))
     used = total - _free(state, node_set, resource)
-    return explain.held(role, resource, total, used, holders) if holders or used >= total else ""
+    return explain.held_text(role, resource, total, used, holders) if holders or used >= total else ""
 
 
 def _free(state: TickState, node_set: NodeSet, resource: str) -> int:

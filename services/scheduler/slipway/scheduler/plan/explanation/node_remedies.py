@@ -57,7 +57,7 @@ def tolerated(whatif: WhatIf, fact: AllocationFact) -> tuple[tuple[Remedy, ...],
 def tolerating(whatif: WhatIf, taint: Taint) -> WhatIf:
     """Return a copy in which all work tolerates `taint`."""
     tolerations = (*whatif.policy.tolerations, _toleration(taint))
-    return WhatIf(whatif.usage, msgspec.structs.replace(whatif.policy, tolerations=tolerations), whatif.panel)
+    return WhatIf(whatif.usage, msgspec.structs.replace(whatif.policy, tolerations=tolerations), whatif.plan_extenders)
 
 
 def _toleration(taint: Taint) -> Toleration:

@@ -11,17 +11,17 @@ import msgspec
 
 from slipway.model.facts import AllocationFact
 from slipway.model.position import WorkKey
-from slipway.scheduler.plan.explanation.preempting_rivals import Takers
+from slipway.scheduler.plan.explanation.preempting_rivals import RivalCheck
 from slipway.scheduler.plan.explanation.remedies import BY_ITSELF, CHANGEABLE, RemedyState, smallest_change
 from slipway.scheduler.plan.placement import explain
 from slipway.scheduler.plan.placement.tick_state import Admitted
 from slipway.scheduler.plan.placement.topology import REQUIRED, common_key
 from slipway.scheduler.plan.queueing.admission_checks import closed_gate
-from slipway.scheduler.plan.queueing.queue_cursor import STRICT, QueueCursor, Walk
+from slipway.scheduler.plan.queueing.queue_cursor import STRICT, GroupCursor, QueueCursor
 from slipway.scheduler.plan.reservation import Reservations
 from slipway.scheduler.plan.state.members import Member
 from slipway.scheduler.plan.state.pending import PendingGroup
-from slipway.scheduler.plan.state.plan_cache import Memo
+from slipway.scheduler.plan.state.plan_cache import PlanCache
 from slipway.scheduler.plan.state.plan_types import Explanation, Remedy
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 
@@ -37,11 +37,11 @@ class RemedyOffers:
         self,
         snapshot: PoolSnapshot,
         standing: RemedyState,
-        lines: Mapping[str, QueueCursor],
-        shut: Sequence[Walk],
+        cursors: Mapping[str, QueueCursor],
+        closed_groups: Sequence[GroupCursor],
         *,
         now: float,
-        memo: Memo | None = None,
+        cache: PlanCache | None = None,
         admitted: Sequence[Admitted] = (),
         reservations: Reservations | None = None,
     ) -> None:
@@ -52,11 +52,11 @@ class RemedyOffers:
         self._begins: dict[int, Sequence[Member]] = {}
         self._snapshot = snapshot
         self._standing = standing
-        self._lines = lines
-        self._shut = shut
+        self._cursors = cursors
+        self._closed_groups = closed_groups
         self._now = now
-        self._memo = memo
-        self._takers = Takers(snapshot, standing.whatif, standing.left_of, admitted, reservations)
+        self._cache = cache
+        self._rival_check = RivalCheck(snapshot, standing.whatif, standing.left_of, admitted, reservations)
 
     def first(self, most: int) -> dict[str, Explanation]:
         """Return {key: explanation with its offer} of at most `most` allocations, in the order of their queues."""
@@ -64,21 +64,24 @@ class RemedyOffers:
         return {fact.key: self._offered(order, fact, why) for order, fact, why in chosen}
 
     def _candidates(self, most: int) -> Iterator[tuple[WorkKey | None, AllocationFact, Explanation]]:
-        for line in self._lines.values():
+        for cursor in self._cursors.values():
             parts = [
-                [(line.line_key(order, fact.user), fact, walk) for order, fact in walk.first(most + 1)]
-                for walk in line.walks
-                if not walk.group.is_leaving
+                [
+                    (cursor.current_key(order, fact.user), fact, group_cursor)
+                    for order, fact in group_cursor.first(most + 1)
+                ]
+                for group_cursor in cursor.group_cursors
+                if not group_cursor.group.is_leaving
             ]
-            for (*_, order), fact, walk in heapq.merge(*parts, key=lambda item: item[0]):
-                why = line.explanation(walk, fact)
-                if why.gate in CHANGEABLE and fact.uid not in line.settled:
-                    yield order, self._told(fact, walk.group), why
+            for (*_, order), fact, group_cursor in heapq.merge(*parts, key=lambda item: item[0]):
+                why = cursor.explanation(group_cursor, fact)
+                if why.gate in CHANGEABLE and fact.uid not in cursor.settled:
+                    yield order, self._in_explained_flavor(fact, group_cursor.group), why
         held = [
-            (self._told(fact, walk.group), walk.why)
-            for walk in self._shut
-            if walk.why is not None and walk.why.gate in BY_ITSELF
-            for _, fact in walk.first(most)
+            (self._in_explained_flavor(fact, group_cursor.group), group_cursor.why)
+            for group_cursor in self._closed_groups
+            if group_cursor.why is not None and group_cursor.why.gate in BY_ITSELF
+            for _, fact in group_cursor.first(most)
         ]
         held.sort(key=lambda item: (item[0].key, item[0].uid))
         for fact, why in held:
@@ -96,7 +99,7 @@ class RemedyOffers:
 
         The change may free nothing, and `fact` must end before the reservation begins.
         """
-        if change is None or self._reservations is None or not self._reservations.holds_up(fact):
+        if change is None or self._reservations is None or not self._reservations.may_delay(fact):
             return change
         limit = self._reservations.passing_limit(fact)
         if limit is None or any(part.kind not in NO_ROOM_MADE for part in change):
@@ -123,15 +126,15 @@ class RemedyOffers:
         self, fact: AllocationFact, first: tuple[Remedy, ...], rivals: list[AllocationFact]
     ) -> tuple[Remedy, ...] | None:
         """Return the smallest change, from the cache if an earlier search found it."""
-        if self._memo is None or self._windows is not None:
-            return smallest_change(self._standing, fact, first, rivals, self._takers)
-        heads = tuple(line.head.uid if line.head is not None else "" for line in self._lines.values())
+        if self._cache is None or self._windows is not None:
+            return smallest_change(self._standing, fact, first, rivals, self._rival_check)
+        heads = tuple(cursor.head.uid if cursor.head is not None else "" for cursor in self._cursors.values())
         waits = self._reservations
-        entitled = tuple(rival.uid for rival in rivals if waits is not None and waits.entitles(rival))
+        entitled = tuple(rival.uid for rival in rivals if waits is not None and waits.is_entitled(rival))
         key = (fact.uid, tuple(rival.uid for rival in rivals), heads, entitled)
-        if key not in self._memo.changes:
-            self._memo.changes[key] = smallest_change(self._standing, fact, first, rivals, self._takers)
-        return self._memo.changes[key]
+        if key not in self._cache.changes:
+            self._cache.changes[key] = smallest_change(self._standing, fact, first, rivals, self._rival_check)
+        return self._cache.changes[key]
 
     def _is_open_after(self, fact: AllocationFact) -> bool:
         """Whether `fact` has no other closed gate than a hold or a backoff."""
@@ -140,10 +143,10 @@ class RemedyOffers:
 
     def _is_behind(self, order: WorkKey | None, fact: AllocationFact) -> bool:
         """Whether strict order puts other work before it; that work would use the change, or still block it."""
-        line = self._lines.get(fact.queue)
-        if line is None or line.queue.ordering != STRICT:
+        cursor = self._cursors.get(fact.queue)
+        if cursor is None or cursor.queue.ordering != STRICT:
             return False
-        return line.ahead(order or self._snapshot.order_of(fact), fact.user) > 0
+        return cursor.ahead(order or self._snapshot.order_of(fact), fact.user) > 0
 
     def _rivals(self, order: WorkKey | None, fact: AllocationFact) -> list[AllocationFact]:
         """Return the work that would get freed room first: one of each kind.
@@ -151,52 +154,52 @@ class RemedyOffers:
         It is the work before `fact` in its queue, and the work of other queues.
         """
         mine_by_order = order or self._snapshot.order_of(fact)
-        own = self._lines.get(fact.queue)
-        mine = own.line_key(mine_by_order, fact.user) if own is not None else (*mine_by_order[:2], 0, mine_by_order)
+        own = self._cursors.get(fact.queue)
+        mine = own.current_key(mine_by_order, fact.user) if own is not None else (*mine_by_order[:2], 0, mine_by_order)
         found: dict[_RivalKey, AllocationFact] = {}
-        for name, line in self._lines.items():
+        for name, cursor in self._cursors.items():
             if name != fact.queue:
-                for kind, other in self._kinds(name, line):
+                for kind, other in self._kinds(name, cursor):
                     found.setdefault(kind, other)
                 continue
-            for walk in line.walks:
-                for key, other in self._begin(walk):
-                    if other.uid != fact.uid and line.line_key(key, other.user) < mine:
-                        for kind, each in self._changeable(line, walk, other):
+            for group_cursor in cursor.group_cursors:
+                for key, other in self._begin(group_cursor):
+                    if other.uid != fact.uid and cursor.current_key(key, other.user) < mine:
+                        for kind, each in self._changeable(cursor, group_cursor, other):
                             found.setdefault(kind, each)
         return list(found.values())
 
-    def _kinds(self, name: str, line: QueueCursor) -> list[tuple[_RivalKey, AllocationFact]]:
+    def _kinds(self, name: str, cursor: QueueCursor) -> list[tuple[_RivalKey, AllocationFact]]:
         """Return the first of each kind of a queue's work that may be a rival; computed once a tick."""
         known = self._kinds_of.get(name)
         if known is None:
             found: dict[_RivalKey, AllocationFact] = {}
-            for walk in line.walks:
-                for _, other in self._begin(walk):
-                    for kind, each in self._changeable(line, walk, other):
+            for group_cursor in cursor.group_cursors:
+                for _, other in self._begin(group_cursor):
+                    for kind, each in self._changeable(cursor, group_cursor, other):
                         found.setdefault(kind, each)
             known = self._kinds_of[name] = list(found.items())
         return known
 
-    def _begin(self, walk: Walk) -> Sequence[Member]:
+    def _begin(self, group_cursor: GroupCursor) -> Sequence[Member]:
         """Return the first two members of a walk that wait; looked up once a tick."""
-        known = self._begins.get(id(walk))
+        known = self._begins.get(id(group_cursor))
         if known is None:
-            known = self._begins[id(walk)] = walk.first(2)
+            known = self._begins[id(group_cursor)] = group_cursor.first(2)
         return known
 
     def _changeable(
-        self, line: QueueCursor, walk: Walk, other: AllocationFact
+        self, cursor: QueueCursor, group_cursor: GroupCursor, other: AllocationFact
     ) -> Iterator[tuple[_RivalKey, AllocationFact]]:
         """Yield (kind, `other`) in each flavor that it accepts, if a change may help it."""
-        if line.explanation(walk, other).gate in CHANGEABLE:
-            for shape, each in self._choices(other, walk.group):
+        if cursor.explanation(group_cursor, other).gate in CHANGEABLE:
+            for shape, each in self._choices(other, group_cursor.group):
                 yield (shape, other.queue, other.job, other.preemptible), each
 
-    def _told(self, fact: AllocationFact, group: PendingGroup) -> AllocationFact:
+    def _in_explained_flavor(self, fact: AllocationFact, group: PendingGroup) -> AllocationFact:
         """Return `fact` in the flavor that its explanation is about, with the windows that are closed to it."""
-        told = fact if self._flavors is None else self._flavors.told(fact, group)
-        return told if self._windows is None else self._windows.bound(told)
+        told = fact if self._flavors is None else self._flavors.explained(fact, group)
+        return told if self._windows is None else self._windows.with_closed(told)
 
     def _choices(self, fact: AllocationFact, group: PendingGroup) -> list[tuple[bytes, AllocationFact]]:
         """Return (shape, `fact`) in each flavor that it accepts; work with equal shapes fits the same nodes."""
@@ -205,5 +208,5 @@ class RemedyOffers:
             found = [(each.group.shape, each.fact) for each in self._flavors.of(fact, group)]
         if self._windows is None:
             return found
-        bound = [(shape, self._windows.bound(each)) for shape, each in found]
+        bound = [(shape, self._windows.with_closed(each)) for shape, each in found]
         return [(shape + self._windows.key_of(each), each) for shape, each in bound]

@@ -23,7 +23,7 @@ from slipway.scheduler.plan.state.snapshot import Holding, PoolSnapshot
 KEPT_MAX = 16
 
 
-class Takers:
+class RivalCheck:
     """Decides which pending work of a snapshot might take something; `whatif` is the state after the plan.
 
     `left_of` returns the ranks of a holding that `whatif` includes: the victims of the plan are removed already.
@@ -56,7 +56,7 @@ class Takers:
         short = tree.shortfall(rival.queue, demand, preemptible=rival.preemptible)
         if short is not None and short.kind == "nominal":
             return False  # Preemptible work does not use this bound, so evicting it would not help.
-        after = made(self._without_lesser(rival, queue))
+        after = made(self._without_evictable(rival, queue))
         placed = gang.place(after, rival, within)
         return not isinstance(placed, gang.PlacementFailure)
 
@@ -74,7 +74,7 @@ class Takers:
             return True
         return queue.reclaim != NEVER and any(name != queue.name for name in lowest)
 
-    def _without_lesser(self, rival: AllocationFact, queue: QueueFact) -> WhatIf:
+    def _without_evictable(self, rival: AllocationFact, queue: QueueFact) -> WhatIf:
         """Return the nodes without work of its own queue up to its priority, and without work that it might reclaim."""
         priority = self._priority(rival)
         key = (queue.name, priority)
@@ -84,19 +84,19 @@ class Takers:
                 self._cleared.clear()
             usage = self._whatif.usage.copy()
             for holding in self._snapshot.holdings.values():
-                if self._may_be_asked(holding.allocation, queue, priority):
+                if self._is_evictable(holding.allocation, queue, priority):
                     for charge in (holding.charges[rank] for rank in self._left_of(holding)):
                         node = usage.table.index.get(charge.node)
                         if node is not None:
                             usage.charge(charge, node, -1)
             for each in self._admitted:
-                if self._may_be_asked(each.placed.allocation, queue, priority):
+                if self._is_evictable(each.placed.allocation, queue, priority):
                     for part in each.placed.parts:
-                        usage.take(part.row.ask, part.nodes, -1)
-            known = self._cleared[key] = WhatIf(usage, self._whatif.policy, self._whatif.panel)
+                        usage.take(part.row.request, part.nodes, -1)
+            known = self._cleared[key] = WhatIf(usage, self._whatif.policy, self._whatif.plan_extenders)
         return known
 
-    def _may_be_asked(self, other: AllocationFact, queue: QueueFact, priority: int) -> bool:
+    def _is_evictable(self, other: AllocationFact, queue: QueueFact, priority: int) -> bool:
         """Whether `other` might be evicted or moved for work of `priority` in `queue`."""
         is_own = other.queue == queue.name
         return other.preemptible and (self._priority(other) <= priority if is_own else queue.reclaim != NEVER)

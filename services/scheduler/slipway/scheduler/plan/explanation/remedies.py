@@ -16,8 +16,8 @@ from slipway.model.facts import AllocationFact, JobFact
 from slipway.model.reasons import Gate
 from slipway.model.resources import GPU_MILLI, Resources, total
 from slipway.scheduler.plan.explanation import node_remedies
-from slipway.scheduler.plan.explanation.capacity_gap import to_free
-from slipway.scheduler.plan.explanation.preempting_rivals import Takers
+from slipway.scheduler.plan.explanation.capacity_gap import amounts_to_free
+from slipway.scheduler.plan.explanation.preempting_rivals import RivalCheck
 from slipway.scheduler.plan.placement import gang
 from slipway.scheduler.plan.placement.explain import PLACE
 from slipway.scheduler.plan.placement.filters.node_unschedulable import CORDON
@@ -93,11 +93,11 @@ def smallest_change(
     fact: AllocationFact,
     first: tuple[Remedy, ...],
     rivals: list[AllocationFact],
-    takers: Takers,
+    rival_check: RivalCheck,
 ) -> tuple[Remedy, ...] | None:
     """Return the changes that together let `fact` start; `first` opens its own gate. None when there are none.
 
-    `rivals` are pending work that might take what the change gives, also by evicting, which `takers` decides.
+    `rivals` are pending work that might take what the change gives, also by evicting, which `rival_check` decides.
     """
     if len(rivals) > RIVALS_MAX:
         return None
@@ -126,9 +126,9 @@ def smallest_change(
     if any(theirs.admits(rival) for rival in rivals) or not after.admits(fact):
         return None
     makes_room = bool(made.changes) and made.is_for_all
-    if makes_room and any(takers.would_take(rival, made.make, tree, made.within) for rival in rivals):
+    if makes_room and any(rival_check.would_take(rival, made.make, tree, made.within) for rival in rivals):
         return None
-    if (makes_room or changes) and any(takers.would_keep(rival, _for_all(made), tree) for rival in rivals):
+    if (makes_room or changes) and any(rival_check.would_keep(rival, _for_all(made), tree) for rival in rivals):
         return None
     return (*first, *changes, *made.changes)
 
@@ -142,13 +142,13 @@ def _by_ending(standing: RemedyState, fact: AllocationFact, rivals: list[Allocat
     if windows is None:
         return None
     for seconds, until in windows.limits_before(fact):
-        if standing.admits(windows.bound(msgspec.structs.replace(fact, max_runtime=seconds))):
+        if standing.admits(windows.with_closed(msgspec.structs.replace(fact, max_runtime=seconds))):
             is_taken = any(standing.admits(rival) for rival in rivals)
             return None if is_taken else Remedy(kind="maxRuntime", seconds=seconds, until=until)
     return None
 
 
-class _Made(msgspec.Struct, frozen=True):
+class _NodeChange(msgspec.Struct, frozen=True):
     """A change of nodes; if it is not `is_for_all`, it helps only the allocation that it was made for."""
 
     make: Callable[[WhatIf], WhatIf]
@@ -157,28 +157,30 @@ class _Made(msgspec.Struct, frozen=True):
     is_for_all: bool = True
 
 
-def _for_all(made: _Made) -> Callable[[WhatIf], WhatIf]:
+def _for_all(made: _NodeChange) -> Callable[[WhatIf], WhatIf]:
     return made.make if made.is_for_all else lambda nodes: nodes
 
 
-def _by_freeing(whatif: WhatIf, fact: AllocationFact) -> _Made | None:
-    freed = to_free(whatif, fact)
+def _by_freeing(whatif: WhatIf, fact: AllocationFact) -> _NodeChange | None:
+    freed = amounts_to_free(whatif, fact)
     if freed is None:
         return None
-    return _Made(lambda nodes: WhatIf(_free(nodes.usage, freed), nodes.policy, nodes.panel), freed)
+    return _NodeChange(lambda nodes: WhatIf(_free(nodes.usage, freed), nodes.policy, nodes.plan_extenders), freed)
 
 
-def _by_uncordoning(whatif: WhatIf, fact: AllocationFact) -> _Made | None:
+def _by_uncordoning(whatif: WhatIf, fact: AllocationFact) -> _NodeChange | None:
     found = node_remedies.uncordoned(whatif, fact)
-    return None if found is None else _Made(partial(node_remedies.tolerating, taint=CORDON), found[1], found[0])
+    return None if found is None else _NodeChange(partial(node_remedies.tolerating, taint=CORDON), found[1], found[0])
 
 
-def _by_tolerating(whatif: WhatIf, fact: AllocationFact) -> _Made | None:
+def _by_tolerating(whatif: WhatIf, fact: AllocationFact) -> _NodeChange | None:
     found = node_remedies.tolerated(whatif, fact)
     if found is None:
         return None
     changes, taint = found
-    return _Made(partial(node_remedies.tolerating, taint=taint), changes, ~whatif.table.unschedulable, is_for_all=False)
+    return _NodeChange(
+        partial(node_remedies.tolerating, taint=taint), changes, ~whatif.table.unschedulable, is_for_all=False
+    )
 
 
 def _opened(standing: RemedyState, tree: QueueTree, changes: tuple[Remedy, ...]) -> QueueTree:
@@ -191,7 +193,7 @@ def _opened(standing: RemedyState, tree: QueueTree, changes: tuple[Remedy, ...])
     opened = tree.with_open(more + flavored(table, nodes) if standing.flavors is not None else more)
     for fact, used in standing.use_on(nodes):
         less = {name: -amount for name, amount in used.amounts.items()}
-        opened.strand(fact.queue, less, preemptible=fact.preemptible)
+        opened.take_stranded(fact.queue, less, preemptible=fact.preemptible)
     return opened
 
 

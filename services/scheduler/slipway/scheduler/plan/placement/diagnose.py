@@ -33,12 +33,12 @@ class NodeVerdict(msgspec.Struct, frozen=True):
         return ", ".join(refusal.phrase(count) for refusal, count in ordered)
 
 
-def diagnose(ask: RankRequest, usage: NodeUsage) -> NodeVerdict:
-    """Return the verdict on one more rank of `ask`."""
+def diagnose(request: RankRequest, usage: NodeUsage) -> NodeVerdict:
+    """Return the verdict on one more rank of `request`."""
     left = np.ones(len(usage.table), dtype=np.bool_)
     refused: list[tuple[NodeRefusal, int]] = []
     for entry in (*STATIC, *DYNAMIC):
-        for refusal, mask in entry.refuse(ask, usage, EVERY):
+        for refusal, mask in entry.refuse(request, usage, EVERY):
             count = int(np.count_nonzero(left & mask))
             if count:
                 refused.append((refusal, count))

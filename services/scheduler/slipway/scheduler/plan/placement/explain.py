@@ -135,12 +135,12 @@ def _of_quota(name: str, thousandths: int) -> str:
 def fit_gate(whatif: WhatIf, allocation: AllocationFact, blocked: PlacementFailure) -> Explanation:
     """Return NoFit, TopologyTooSmall or WaitingForExtender, with every node counted once."""
     verdict = blocked.verdict
-    ask = whatif.row(blocked.role).ask
-    never = _never(whatif, allocation, blocked, ask)
+    request = whatif.row(blocked.role).request
+    never = _never(whatif, allocation, blocked, request)
     reasons = verdict.reasons()
     if blocked.is_topology:
-        key = blocked.common or (ask.topology.key if ask.topology else "")
-        text = _topology_text(blocked, ask)
+        key = blocked.common or (request.topology.key if request.topology else "")
+        text = _topology_text(blocked, request)
         if not (whatif.table.label(key).codes >= 0).any():
             never, text = (
                 f"{NEVER} with the pool's current nodes: no node has the label {key}, which its topology names",
@@ -169,13 +169,13 @@ def _fit_gate(blocked: PlacementFailure, reasons: dict[str, int]) -> Gate:
     return Gate.TOPOLOGY_TOO_SMALL if blocked.is_topology else Gate.NO_FIT
 
 
-def _topology_text(blocked: PlacementFailure, ask: RankRequest) -> str:
+def _topology_text(blocked: PlacementFailure, request: RankRequest) -> str:
     if blocked.common and blocked.largest >= blocked.needed:
         return f"no {blocked.common} has room for all roles together, although the whole pool has enough room"
     if blocked.common:
         ranks = f"{blocked.largest} of the {blocked.needed} ranks of all roles together"
         return f"the largest {blocked.common} has room for {ranks}, although the whole pool has enough room"
-    key = ask.topology.key if ask.topology else ""
+    key = request.topology.key if request.topology else ""
     ranks = f"{blocked.largest} of {blocked.needed} ranks of role {blocked.role.name}"
     return f"the largest {key} has room for {ranks}, although the whole pool has enough room"
 
@@ -191,7 +191,7 @@ _NOT_OF_NODES = (PODS, GPU_MILLI, GPU_SHARES)
 """Resources that nodes do not state as their own amounts."""
 
 
-def _never(whatif: WhatIf, allocation: AllocationFact, blocked: PlacementFailure, ask: RankRequest) -> str:
+def _never(whatif: WhatIf, allocation: AllocationFact, blocked: PlacementFailure, request: RankRequest) -> str:
     """Return why it cannot start even on an empty pool, and what would fit there; "" when it could start."""
     demand = smallest_demand(allocation)
     if len(allocation.roles) > 1:
@@ -211,7 +211,7 @@ def _never(whatif: WhatIf, allocation: AllocationFact, blocked: PlacementFailure
                 f"and the whole pool has {spell(name, whole.get(name)).split(' ', 1)[0]}"
             )
             if room == 0:
-                return text + _largest(whatif, ask)
+                return text + _largest(whatif, request)
             return f"{text}; when empty, the pool has room for {room} of {ranks}" if room < needed else text
     if common is not None:
         key, room, needed = common
@@ -219,23 +219,23 @@ def _never(whatif: WhatIf, allocation: AllocationFact, blocked: PlacementFailure
         return f"{NEVER} with the pool's current nodes: even when the pool is empty, {text}"
     if room >= needed:
         return ""
-    where = f" within one {ask.topology.key}" if blocked.is_topology and ask.topology else ""
+    where = f" within one {request.topology.key}" if blocked.is_topology and request.topology else ""
     if room:
         return f"{NEVER} with the pool's current nodes: even when empty, the pool has room for {room} of {ranks}{where}"
-    text = f"even when empty, the pool has no place for a rank like this{_largest(whatif, ask)}"
+    text = f"even when empty, the pool has no place for a rank like this{_largest(whatif, request)}"
     return f"{NEVER} with the pool's current nodes: {text}"
 
 
-def _largest(whatif: WhatIf, ask: RankRequest) -> str:
+def _largest(whatif: WhatIf, request: RankRequest) -> str:
     """Return the largest amounts that one node has of the resources that a rank asks too much of.
 
     The text is about the closest node: of those with enough of the other resources, the node with the most of the
     rarest. It is "" when the amounts are not the problem.
     """
-    nodes = admitting(ask, whatif.table)
+    nodes = admitting(request, whatif.table)
     if not nodes.any():
         return ""
-    rows = sorted(ask.steps, key=lambda step: (whatif.table.resources[step[0]] in (CPU, MEMORY), step[0]))
+    rows = sorted(request.steps, key=lambda step: (whatif.table.resources[step[0]] in (CPU, MEMORY), step[0]))
     amounts = whatif.table.allocatable
     short = [(row, asked) for row, asked in rows if int(amounts[row, nodes].max()) < asked]
     for row, asked in rows:
@@ -249,7 +249,7 @@ def _largest(whatif: WhatIf, ask: RankRequest) -> str:
         if name not in _NOT_OF_NODES:
             most[name] = int(amounts[row, nodes].max())
             nodes = nodes & (amounts[row] == most[name])
-    missing = [name for name in ask.missing if name not in _NOT_OF_NODES]
+    missing = [name for name in request.missing if name not in _NOT_OF_NODES]
     if missing or not all(most.values()):
         lacking = [*missing, *(name for name, amount in most.items() if not amount)]
         return f"; no node that it may use has {' or '.join(lacking)}"
@@ -268,7 +268,7 @@ def _most_together(whatif: WhatIf, allocation: AllocationFact) -> tuple[str, int
     if not key:
         return None
     column = table.label(key)
-    rooms = [empty_room(whatif.row(role).ask, table, max(role.count, 1)) for role in allocation.roles]
+    rooms = [empty_room(whatif.row(role).request, table, max(role.count, 1)) for role in allocation.roles]
     is_enough = np.ones(len(column.values), dtype=np.bool_)
     for role, room in zip(allocation.roles, rooms, strict=True):
         is_enough &= domain_room(column, room) >= role.minimum
@@ -281,14 +281,14 @@ def _most_together(whatif: WhatIf, allocation: AllocationFact) -> tuple[str, int
 
 def _most(whatif: WhatIf, role: RoleFact) -> int:
     """Return how many ranks of `role` an empty and healthy pool has room for, in one domain when that is required."""
-    ask, table = whatif.row(role).ask, whatif.table
-    key = (ask.key, ask.tolerations, max(role.count, 1))
+    request, table = whatif.row(role).request, whatif.table
+    key = (request.key, request.tolerations, max(role.count, 1))
     known = table.most.get(key)
     if known is not None:
         return known
-    room = empty_room(ask, table, key[2])
-    if ask.topology is not None and ask.topology.mode == REQUIRED:
-        most = largest_domain(room, table.label(ask.topology.key))
+    room = empty_room(request, table, key[2])
+    if request.topology is not None and request.topology.mode == REQUIRED:
+        most = largest_domain(room, table.label(request.topology.key))
     else:
         most = int(room.sum())
     if len(table.most) >= KNOWN_MAX:
@@ -326,7 +326,7 @@ def with_note(why: Explanation, note: str) -> Explanation:
     return msgspec.structs.replace(why, message=f"{why.message}; {note}")
 
 
-def held(role: RoleFact, resource: str, total: int, used: int, holders: list[tuple[str, int, int]]) -> str:
+def held_text(role: RoleFact, resource: str, total: int, used: int, holders: list[tuple[str, int, int]]) -> str:
     """Return how much of the nodes that `role` is confined to is used.
 
     `holders` are (queue, what it uses there, its share); amounts are as quota counts them.
@@ -367,17 +367,17 @@ def _flavor(name: str) -> str:
     return f"flavor {name}" if name else "no flavor"
 
 
-def in_flavors(parts: Sequence[tuple[str, Explanation]], told: int) -> Explanation:
+def in_flavors(parts: Sequence[tuple[str, Explanation]], explained: int) -> Explanation:
     """Return why it starts in none of the tried flavors.
 
-    The explanation is that of flavor number `told`, with the messages of all flavors.
+    The explanation is that of flavor number `explained`, with the messages of all flavors.
     """
     words = [f"{_flavor(flavor)}: {why.message.removeprefix(f'{NEVER}: ')}" for flavor, why in parts]
     is_never = all(why.is_never for _, why in parts)
-    return msgspec.structs.replace(parts[told][1], message="; ".join(words), is_never=is_never)
+    return msgspec.structs.replace(parts[explained][1], message="; ".join(words), is_never=is_never)
 
 
-def unheard(why: Explanation, what: str) -> Explanation:
+def waiting_for_veto(why: Explanation, what: str) -> Explanation:
     """Return WaitingForExtender: other work might be evicted, but an extender must be asked about it first."""
     message = f"{why.message}; before it evicts other allocations, it waits {what}"
     return msgspec.structs.replace(why, gate=Gate.WAITING_FOR_EXTENDER, message=message)
@@ -388,7 +388,7 @@ def at_position(why: Explanation, ahead: int, ahead_slots: int) -> Explanation:
     return msgspec.structs.replace(why, position=ahead + 1, ahead=ahead, ahead_slots=ahead_slots)
 
 
-def spelled(change: Remedy) -> str:
+def instruction_of(change: Remedy) -> str:
     """Return one part of a change as an instruction."""
     more = " and ".join(
         spell(name, amount).replace(" ", " more ", 1) for name, amount in sorted(change.amounts.items())

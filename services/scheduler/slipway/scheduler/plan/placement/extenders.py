@@ -19,11 +19,11 @@ from slipway.model.resources import Resources
 from slipway.scheduler.plan.state.extender_results import (
     Answers,
     ExtenderAnswer,
+    ExtenderRefusal,
+    ExtenderResults,
     ExtenderVerb,
     Key,
-    Outside,
     Question,
-    Saying,
 )
 from slipway.scheduler.plan.state.nodes import Bools, Ints, NodeTable
 from slipway.scheduler.plan.state.rank_request import RankRequest
@@ -37,14 +37,14 @@ REASONS_MAX = 8
 """The number of reasons of one answer that are shown separately; the others become one reason."""
 
 
-def large_enough(ask: RankRequest, table: NodeTable) -> Bools:
+def large_enough(request: RankRequest, table: NodeTable) -> Bools:
     """Return the nodes whose allocatable amounts are enough for one rank, whatever is used on them."""
-    if ask.missing:
+    if request.missing:
         return np.zeros(len(table), dtype=np.bool_)
-    return np.logical_and.reduce(table.allocatable[ask.step_rows] >= ask.step_amounts, axis=0)
+    return np.logical_and.reduce(table.allocatable[request.step_rows] >= request.step_amounts, axis=0)
 
 
-class Panel:
+class PlanExtenders:
     """The extenders of one plan."""
 
     def __init__(
@@ -67,11 +67,11 @@ class Panel:
         """Return the open questions, in a total order."""
         return tuple(self._questions[key] for key in sorted(self._questions))
 
-    def looks_beyond(self, owner: AllocationFact | None) -> bool:
+    def considers_full_nodes(self, owner: AllocationFact | None) -> bool:
         """Whether full nodes are candidates too, because work on them may be evicted."""
         return owner is not None and owner.queue in self._evicting
 
-    def guards(self, requests: Resources) -> tuple[ExtenderFact, ...]:
+    def extenders_of_victims(self, requests: Resources) -> tuple[ExtenderFact, ...]:
         """Return the extenders that are asked about the victims of work with these requests, in order."""
         return tuple(each for each in self._preempting if each.manages(requests))
 
@@ -84,23 +84,23 @@ class Panel:
         return msgspec.structs.replace(role, requests=Resources.of(kept))
 
     def consult(
-        self, role: RoleFact, requests: Resources, fits: Bools, *, ask: bytes, owner: AllocationFact | None
-    ) -> Outside | None:
+        self, role: RoleFact, requests: Resources, fits: Bools, *, request_key: bytes, owner: AllocationFact | None
+    ) -> ExtenderResults | None:
         """Return the combined answers about ranks of `role`, whose feasible nodes are `fits`.
 
         None if no extender manages the role.
         """
-        panel = [each for each in self._extenders if each.manages(requests)]
-        if not panel:
+        managing = [each for each in self._extenders if each.manages(requests)]
+        if not managing:
             return None
-        sitting = _Sitting(self, role, ask, owner, fits)
-        for extender in panel:
+        consultation = _Consultation(self, role, request_key, owner, fits)
+        for extender in managing:
             if extender.filter_verb:
-                sitting.filter(extender)
-        for extender in panel:
+                consultation.filter(extender)
+        for extender in managing:
             if extender.prioritize_verb:
-                sitting.prioritize(extender)
-        return sitting.outcome()
+                consultation.prioritize(extender)
+        return consultation.outcome()
 
     def answer(self, key: Key) -> ExtenderAnswer | None:
         """Return the answer to a question; None while it is open."""
@@ -135,17 +135,24 @@ class Panel:
         self._questions[question.key] = msgspec.structs.replace(question, nodes=names)
 
 
-class _Sitting:
+class _Consultation:
     """The questions to all extenders about one request. `left` are the nodes that no extender has refused so far."""
 
-    def __init__(self, panel: Panel, role: RoleFact, ask: bytes, owner: AllocationFact | None, fits: Bools) -> None:
-        self._panel = panel
+    def __init__(
+        self,
+        plan_extenders: PlanExtenders,
+        role: RoleFact,
+        request_key: bytes,
+        owner: AllocationFact | None,
+        fits: Bools,
+    ) -> None:
+        self._plan_extenders = plan_extenders
         self._role = role
-        self._ask = ask
+        self._request_key = request_key
         self._owner = owner
         self._left = fits.copy()
         self._allowed = np.ones(len(fits), dtype=np.bool_)
-        self._sayings: list[Saying] = []
+        self._refusals: list[ExtenderRefusal] = []
         self._bonus = np.zeros(len(fits), dtype=np.int64)
         self._scores: list[tuple[str, Ints]] = []
         self._is_open = True
@@ -155,23 +162,23 @@ class _Sitting:
         """Let the next extender filter the remaining nodes."""
         if not self._is_open:
             return
-        answer = self._panel.answer((extender.url, ExtenderVerb.FILTER, self._ask))
+        answer = self._plan_extenders.answer((extender.url, ExtenderVerb.FILTER, self._request_key))
         if answer is not None and answer.is_stale:
             self._put(extender, ExtenderVerb.FILTER)
         if answer is not None and answer.fault:
             if not extender.ignorable:
                 self._wait(UNAVAILABLE, f"for extender {extender.name}, which fails: {answer.fault}")
             return
-        asked = self._panel.mask(answer.asked if answer else ())
+        asked = self._plan_extenders.mask(answer.asked if answer else ())
         missing = self._left & ~asked
         if missing.any():
             self._put(extender, ExtenderVerb.FILTER)
         if answer is None:
             self._wait(UNANSWERED, _late(extender))
             return
-        passed = self._panel.mask(answer.passed) & asked
+        passed = self._plan_extenders.mask(answer.passed) & asked
         self._refuse(extender, answer, asked & ~passed)
-        self._sayings.append(_waiting(UNANSWERED, _late(extender), ~asked))
+        self._refusals.append(_waiting(UNANSWERED, _late(extender), ~asked))
         self._allowed &= passed
         self._left &= passed
 
@@ -179,32 +186,34 @@ class _Sitting:
         """Let the next extender score the nodes that passed all filters; a node without a score gets no bonus."""
         if not self._is_open or not self._left.any():
             return
-        answer = self._panel.answer((extender.url, ExtenderVerb.PRIORITIZE, self._ask))
+        answer = self._plan_extenders.answer((extender.url, ExtenderVerb.PRIORITIZE, self._request_key))
         if answer is not None and answer.is_stale:
             self._put(extender, ExtenderVerb.PRIORITIZE)
         if answer is not None and answer.fault:
             return
-        asked = self._panel.mask(answer.asked if answer else ())
+        asked = self._plan_extenders.mask(answer.asked if answer else ())
         missing = self._left & ~asked
         if missing.any():
             self._put(extender, ExtenderVerb.PRIORITIZE)
-            self._sayings.append(_waiting(UNANSWERED, _late(extender), missing))
+            self._refusals.append(_waiting(UNANSWERED, _late(extender), missing))
             self._allowed &= ~missing
         if answer is not None:
-            column = self._panel.column(answer.scores)
+            column = self._plan_extenders.column(answer.scores)
             self._scores.append((extender.name, column))
             self._bonus += extender.weight * column
 
-    def outcome(self) -> Outside:
+    def outcome(self) -> ExtenderResults:
         """Return the result of all answers."""
-        return Outside(self._allowed, tuple(self._sayings), self._bonus, tuple(self._scores))
+        return ExtenderResults(self._allowed, tuple(self._refusals), self._bonus, tuple(self._scores))
 
     def _put(self, extender: ExtenderFact, verb: ExtenderVerb) -> None:
-        question = Question(extender=extender, verb=verb, ask=self._ask, role=self._role, owner=self._owner, nodes=())
-        self._panel.put(question, self._left)
+        question = Question(
+            extender=extender, verb=verb, request_key=self._request_key, role=self._role, owner=self._owner, nodes=()
+        )
+        self._plan_extenders.put(question, self._left)
 
     def _wait(self, reason: str, what: str) -> None:
-        self._sayings.append(_waiting(reason, what, np.ones(len(self._left), dtype=np.bool_)))
+        self._refusals.append(_waiting(reason, what, np.ones(len(self._left), dtype=np.bool_)))
         self._allowed[:] = False
         self._is_open = False
 
@@ -215,20 +224,20 @@ class _Sitting:
             names.setdefault((answer.reasons.get(name, ""), name in answer.final), []).append(name)
         ordered = sorted(names.items(), key=lambda item: (-len(item[1]), item[0]))
         for (text, is_final), refused in ordered[:REASONS_MAX]:
-            self._sayings.append(_refused(extender, text, self._panel.mask(refused), is_final=is_final))
+            self._refusals.append(_refused(extender, text, self._plan_extenders.mask(refused), is_final=is_final))
         if len(ordered) > REASONS_MAX:
-            self._sayings.append(_refused(extender, "other reasons", nodes, is_final=False))
+            self._refusals.append(_refused(extender, "other reasons", nodes, is_final=False))
 
 
 def _late(extender: ExtenderFact) -> str:
     return f"for the answer of extender {extender.name}"
 
 
-def _waiting(reason: str, what: str, nodes: Bools) -> Saying:
-    return Saying(reason, f"waits {what}", f"wait {what}", False, nodes)
+def _waiting(reason: str, what: str, nodes: Bools) -> ExtenderRefusal:
+    return ExtenderRefusal(reason, f"waits {what}", f"wait {what}", False, nodes)
 
 
-def _refused(extender: ExtenderFact, text: str, nodes: Bools, *, is_final: bool) -> Saying:
+def _refused(extender: ExtenderFact, text: str, nodes: Bools, *, is_final: bool) -> ExtenderRefusal:
     said = f": {text}" if text else ""
     end = f"refused by extender {extender.name}{said}"
-    return Saying(f"Extender {extender.name}{said}", f"is {end}", f"are {end}", is_final, nodes)
+    return ExtenderRefusal(f"Extender {extender.name}{said}", f"is {end}", f"are {end}", is_final, nodes)

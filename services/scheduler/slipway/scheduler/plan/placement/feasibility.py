@@ -33,9 +33,9 @@ class FeasibilityRow:
     """The row of one request: feasibility and score of every node of a what-if usage."""
 
     def __init__(
-        self, ask: RankRequest, usage: NodeUsage, weights: dict[str, int], scores: Mapping[str, Score] = SCORES
+        self, request: RankRequest, usage: NodeUsage, weights: dict[str, int], scores: Mapping[str, Score] = SCORES
     ) -> None:
-        self.ask = ask
+        self.request = request
         self.usage = usage
         every = [(scores[name], weight) for name, weight in sorted(weights.items())]
         self._beside = tuple((score, weight) for score, weight in every if score.whole is not None)
@@ -45,17 +45,17 @@ class FeasibilityRow:
             for score, weight in every
             if not (score.is_static or score.is_of_domains or score.whole is not None)
         )
-        self._is_of_amounts = not ask.host_ports and all(score.is_of_amounts for score, _ in self._moving)
+        self._is_of_amounts = not request.host_ports and all(score.is_of_amounts for score, _ in self._moving)
         """whether the dynamic part of a node's total follows from the node's amounts alone"""
-        is_by_device = usage.devices_for(ask) is not None or any(score.is_by_device for score, _ in self._moving)
+        is_by_device = usage.devices_for(request) is not None or any(score.is_by_device for score, _ in self._moving)
         self._still = tuple((score, weight) for score, weight in every if score.is_static or score.is_of_domains)
         """scores that are computed for all nodes at once: each rank that is taken may change those of domains"""
-        self._is_of_domains = ask.topology is not None and any(score.is_of_domains for score, _ in self._still)
+        self._is_of_domains = request.topology is not None and any(score.is_of_domains for score, _ in self._still)
         self._has_ladder = self._is_of_amounts and not is_by_device and not self._is_of_domains
         """whether a ladder is used: computing a whole rung costs little more than computing one node"""
-        self.passed: Bools = _passed(ask, usage)
-        if ask.outside is not None:
-            self.passed &= ask.outside.allowed
+        self.passed: Bools = _passed(request, usage)
+        if request.extender_results is not None:
+            self.passed &= request.extender_results.allowed
         """nodes that pass the static filters and the extenders"""
         few = np.flatnonzero(self.passed)
         self._few: Ints | None = few if few.size * SPARSE <= len(usage.table) else None
@@ -73,7 +73,7 @@ class FeasibilityRow:
         """number of pods' terms that were known when `is_coupled` was computed"""
         self.is_coupled = False
         """whether placing a rank changes the value or the feasibility of other nodes"""
-        self._couple()
+        self._find_coupling()
         self.fits: Bools = np.zeros(len(usage.table), dtype=np.bool_)
         self._fixed: Ints = np.zeros(0, dtype=np.int64)
         """the fixed part of each node's total; never written to"""
@@ -105,16 +105,16 @@ class FeasibilityRow:
         if self._height.size:
             self._height[fresh] = _OFF_LADDER
         was_coupled = self.is_coupled
-        if self._terms != len(self.usage.peers.terms):
-            self._couple()
+        if self._terms != len(self.usage.pod_index.terms):
+            self._find_coupling()
         if self.is_coupled:
             self._update_coupled(fresh if was_coupled else EVERY)
-        elif len(nodes) > RECALLED_MAX or not self._recall(nodes):
+        elif len(nodes) > RECALLED_MAX or not self._update_from_cache(nodes):
             self._update(fresh if fresh.size * 4 < self.total.size else EVERY)
 
-    def took(self, nodes: list[int]) -> None:
+    def note_taken(self, nodes: list[int]) -> None:
         """Update the row after the caller took one rank of this request on each of `nodes`, right after a refresh."""
-        if self.is_coupled or self._terms != len(self.usage.peers.terms):
+        if self.is_coupled or self._terms != len(self.usage.pod_index.terms):
             return
         if not self._has_ladder or self._is_shifting or self._few is not None:
             return
@@ -130,10 +130,10 @@ class FeasibilityRow:
         for node in sorted(set(nodes)):
             height = int(self._height[node])
             if height == _OFF_LADDER:
-                if not self._recall([node]):
+                if not self._update_from_cache([node]):
                     self._update(np.array([node], dtype=np.int64))
             else:
-                self.total[node] = value = self._rung(height)[node]
+                self.total[node] = value = self._totals_at_level(height)[node]
                 self.fits[node] = value != INFEASIBLE
 
     def levels(self, at: Ints, extra: int) -> Ints:
@@ -145,29 +145,31 @@ class FeasibilityRow:
         if self._has_ladder and self._few is None and not self._is_shifting:
             height = int(self._height[node])
             if height != _OFF_LADDER and height + extra <= RUNGS_MAX:
-                return int(self._rung(height + extra)[node])
+                return int(self._totals_at_level(height + extra)[node])
         at = np.array([node], dtype=np.int64)
-        if int(self.usage.room(self.ask, at, extra + 1)[0]) <= extra:
+        if int(self.usage.room(self.request, at, extra + 1)[0]) <= extra:
             return INFEASIBLE
         return int(self.levels(at, extra)[0])
 
     def room(self, most: int, within: Bools | None = None) -> Ints:
         """Return how many more ranks fit each node, at most `most`; 0 where it is infeasible or not `within`."""
         self.refresh()
-        counts = self.usage.room(self.ask, EVERY, most)
+        counts = self.usage.room(self.request, EVERY, most)
         counts[~self.fits] = 0
         if within is not None:
             counts[~within] = 0
-        return without_its_like(self.ask, self.usage, counts) if self.is_coupled else counts
+        return without_its_like(self.request, self.usage, counts) if self.is_coupled else counts
 
     def scores_by_node(self, nodes: list[int] | None = None) -> dict[str, dict[str, int]]:
         """Return {node: {plugin: value 0..100 before its weight}} of the feasible nodes, or of `nodes`, for display."""
         self.refresh()
-        parts: dict[str, Ints] = {score.name: score.score(self.ask, self.usage, EVERY, 0) for score, _ in self._moving}
+        parts: dict[str, Ints] = {
+            score.name: score.score(self.request, self.usage, EVERY, 0) for score, _ in self._moving
+        }
         for score, _ in self._still:
-            raw = score.score(self.ask, self.usage, EVERY, 0)
+            raw = score.score(self.request, self.usage, EVERY, 0)
             parts[score.name] = normalised(raw, self.fits, score.normalise)
-        parts |= dict(self.ask.outside.scores) if self.ask.outside is not None else {}
+        parts |= dict(self.request.extender_results.scores) if self.request.extender_results is not None else {}
         for score, _ in self._beside:
             parts[score.name] = self._of_neighbours(score)
         columns = sorted(parts.items())
@@ -178,18 +180,18 @@ class FeasibilityRow:
 
     def _read_again(self) -> None:
         """Compute the whole row, because the nodes of a domain change together."""
-        if self._terms != len(self.usage.peers.terms):
-            self._couple()
+        if self._terms != len(self.usage.pod_index.terms):
+            self._find_coupling()
         self._read_static()
         if self.is_coupled:
             self._update_coupled(EVERY)
         else:
             self._update(EVERY)
 
-    def _couple(self) -> None:
+    def _find_coupling(self) -> None:
         """Determine whether pods near a node change its value for this request."""
-        self._terms = len(self.usage.peers.terms)
-        self.is_coupled = is_coupled(self.ask, self.usage)
+        self._terms = len(self.usage.pod_index.terms)
+        self.is_coupled = is_coupled(self.request, self.usage)
         if self.is_coupled and self._few is not None:
             self._few = None
             self._read_static()
@@ -198,13 +200,13 @@ class FeasibilityRow:
     def _of_neighbours(self, score: Score) -> Ints:
         if score.whole is None or not self.is_coupled:
             return np.zeros(len(self.fits), dtype=np.int64)
-        return score.whole(self.ask, self.usage, self.fits)
+        return score.whole(self.request, self.usage, self.fits)
 
     def _read_static(self) -> None:
         self._raw, self._constant = [], 0
         at = EVERY if self._few is None else self._few
         for score, weight in self._still:
-            raw = score.score(self.ask, self.usage, at, 0)
+            raw = score.score(self.request, self.usage, at, 0)
             if raw.size > 1 and (raw != raw[0]).any():
                 self._raw.append((score, weight, self._spread(raw)))
             elif raw.size:
@@ -219,20 +221,20 @@ class FeasibilityRow:
         whole[self._few] = raw
         return whole
 
-    def _rung(self, height: int) -> Ints:
+    def _totals_at_level(self, height: int) -> Ints:
         """Return the totals of all nodes after `height` of the row's own ranks since the ladder began."""
         while len(self._rungs) < height:
-            self._rungs.append(self._climb(len(self._rungs) + 1))
+            self._rungs.append(self._compute_level(len(self._rungs) + 1))
         return self._rungs[height - 1]
 
-    def _climb(self, height: int) -> Ints:
+    def _compute_level(self, height: int) -> Ints:
         """Compute one rung. The usage includes the ranks taken so far, so each node needs only the remaining ones."""
         held = np.maximum(self._height, 0)
         extra = height - held
-        fits = self.passed & (self.usage.room(self.ask, EVERY, _ROOM_MAX) + held > height)
+        fits = self.passed & (self.usage.room(self.request, EVERY, _ROOM_MAX) + held > height)
         return np.where(fits, self._fixed + self._dynamic(EVERY, extra), INFEASIBLE)
 
-    def _recall(self, nodes: list[int]) -> bool:
+    def _update_from_cache(self, nodes: list[int]) -> bool:
         """Update a few nodes with the known values of nodes in the same state.
 
         Return False, without any change, when the values of such nodes cannot be reused.
@@ -245,7 +247,7 @@ class FeasibilityRow:
         unknown = {state: node for state, node in zip(states, nodes, strict=True) if state not in known}
         if unknown:
             at = np.array(list(unknown.values()), dtype=np.int64)
-            worth = np.where(usage.fits(self.ask, at), self._dynamic(at, 0), INFEASIBLE)
+            worth = np.where(usage.fits(self.request, at), self._dynamic(at, 0), INFEASIBLE)
             known.update(zip(unknown, worth.tolist(), strict=True))
         worths = [known[state] if self.passed[node] else INFEASIBLE for state, node in zip(states, nodes, strict=True)]
         if self._is_shifting and any(
@@ -261,7 +263,7 @@ class FeasibilityRow:
         if isinstance(at, slice) and self._few is not None:
             self._fixed = self._normalised()
             at = self._few
-        fits = self.passed[at] & self.usage.fits(self.ask, at)  # replaces the dynamic filters of an uncoupled row
+        fits = self.passed[at] & self.usage.fits(self.request, at)  # replaces the dynamic filters of an uncoupled row
         is_shifted = isinstance(at, slice) or (self._is_shifting and bool((self.fits[at] != fits).any()))
         self.fits[at] = fits
         if is_shifted:
@@ -274,11 +276,11 @@ class FeasibilityRow:
         """Compute the effect of neighbours again for every node, and the rest only for nodes `at`."""
         if not self._own_fits.size:
             self._own_fits, self._own_worth = np.zeros_like(self.fits), np.zeros_like(self.total)
-        self._own_fits[at] = self.passed[at] & self.usage.fits(self.ask, at)
+        self._own_fits[at] = self.passed[at] & self.usage.fits(self.request, at)
         self._own_worth[at] = self._dynamic(at, 0)
         fits = self._own_fits.copy()
         for entry in COUPLED:
-            for _, refused in entry.refuse(self.ask, self.usage, EVERY):
+            for _, refused in entry.refuse(self.request, self.usage, EVERY):
                 fits &= ~refused
         self.fits[:] = fits
         self._fixed = self._normalised()
@@ -287,11 +289,11 @@ class FeasibilityRow:
     def _dynamic(self, at: At, extra: Extra) -> Ints:
         result = np.zeros(self.fits[at].shape, dtype=np.int64)
         for score, weight in self._moving:
-            result += weight * score.score(self.ask, self.usage, at, extra)
+            result += weight * score.score(self.request, self.usage, at, extra)
         return result
 
     def _normalised(self) -> Ints:
-        if not self._raw and not self.is_coupled and self.ask.outside is None:
+        if not self._raw and not self.is_coupled and self.request.extender_results is None:
             return np.broadcast_to(np.int64(self._constant), self.fits.shape)
         result = np.full(len(self.fits), self._constant, dtype=np.int64)
         for score, weight, raw in self._raw:
@@ -299,21 +301,21 @@ class FeasibilityRow:
         if self.is_coupled:
             for score, weight in self._beside:
                 result += weight * self._of_neighbours(score)
-        if self.ask.outside is not None:
-            result += self.ask.outside.bonus
+        if self.request.extender_results is not None:
+            result += self.request.extender_results.bonus
         return result
 
 
-def _passed(ask: RankRequest, usage: NodeUsage) -> Bools:
+def _passed(request: RankRequest, usage: NodeUsage) -> Bools:
     passed = np.ones(len(usage.table), dtype=np.bool_)
     for entry in STATIC:
-        for _, refused in entry.refuse(ask, usage, EVERY):
+        for _, refused in entry.refuse(request, usage, EVERY):
             passed &= ~refused
     return passed
 
 
-def admitting(ask: RankRequest, table: NodeTable, usage: NodeUsage | None = None) -> Bools:
-    """Return the nodes that pass the lasting static filters of `ask`, whatever is used on them.
+def admitting(request: RankRequest, table: NodeTable, usage: NodeUsage | None = None) -> Bools:
+    """Return the nodes that pass the lasting static filters of `request`, whatever is used on them.
 
     These filters do not check whether a node is ready or cordoned. The locations of volumes are known only from
     `usage`.
@@ -321,12 +323,12 @@ def admitting(ask: RankRequest, table: NodeTable, usage: NodeUsage | None = None
     usage = usage or NodeUsage(table)
     passed = np.ones(len(table), dtype=np.bool_)
     for entry in STATIC:
-        for _, refused in entry.refuse(ask, usage, EVERY) if not entry.is_passing else ():
+        for _, refused in entry.refuse(request, usage, EVERY) if not entry.is_passing else ():
             passed &= ~refused
     return passed
 
 
-def empty_room(ask: RankRequest, table: NodeTable, most: int) -> Ints:
+def empty_room(request: RankRequest, table: NodeTable, most: int) -> Ints:
     """Return how many ranks each node would have room for if it were empty, ready and schedulable."""
     usage = NodeUsage(table)
-    return without_its_like(ask, usage, np.where(admitting(ask, table), usage.room(ask, EVERY, most), 0))
+    return without_its_like(request, usage, np.where(admitting(request, table), usage.room(request, EVERY, most), 0))

@@ -35,7 +35,7 @@ def fill(row: FeasibilityRow, want: int, allowed: Bools | None = None) -> list[i
     candidates = _best(total, want)
     if candidates.size == 0:
         return []
-    room = row.usage.room(row.ask, candidates, want)
+    room = row.usage.room(row.request, candidates, want)
     if int(room.max()) <= 1:
         return [int(node) for node in candidates[room > 0][:want]]
     return _merge(row, candidates, room, want)

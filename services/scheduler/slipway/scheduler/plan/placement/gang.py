@@ -19,7 +19,7 @@ import numpy as np
 from slipway.model.facts import AllocationFact
 from slipway.model.resources import Resources, total
 from slipway.scheduler.plan.placement.diagnose import diagnose
-from slipway.scheduler.plan.placement.role_placement import Part as Part
+from slipway.scheduler.plan.placement.role_placement import PlacedRole as PlacedRole
 from slipway.scheduler.plan.placement.role_placement import PlacementFailure as PlacementFailure
 from slipway.scheduler.plan.placement.role_placement import next_node, place_role
 from slipway.scheduler.plan.placement.sequential_fill import needs_others
@@ -45,7 +45,7 @@ class PlacedGang(msgspec.Struct, frozen=True):
     """A gang that is placed on the what-if copy; `parts` is in the order of the roles."""
 
     allocation: AllocationFact
-    parts: tuple[Part, ...]
+    parts: tuple[PlacedRole, ...]
     is_as_wanted: bool
     """whether each role has the number of ranks from `targets`, and not another mix of roles"""
 
@@ -69,8 +69,8 @@ class PlacedGang(msgspec.Struct, frozen=True):
         result: dict[int, tuple[int, ...]] = {}
         base = 0
         for part in self.parts:
-            if part.row.ask.gpus or part.row.ask.gpu_milli:
-                result.update({base + at: whatif.hand_out(part.row, node) for at, node in enumerate(part.nodes)})
+            if part.row.request.gpus or part.row.request.gpu_milli:
+                result.update({base + at: whatif.assign_devices(part.row, node) for at, node in enumerate(part.nodes)})
             base += part.role.count
         return {rank: numbers for rank, numbers in result.items() if numbers}
 
@@ -89,7 +89,7 @@ def place(whatif: WhatIf, allocation: AllocationFact, within: Bools | None = Non
     return _place(whatif, allocation, (), within)
 
 
-def extend(whatif: WhatIf, part: Part) -> bool:
+def extend(whatif: WhatIf, part: PlacedRole) -> bool:
     """Add one rank to a role if there is room; return whether it was added."""
     nodes = next_node(whatif, part)
     whatif.take(part.row, nodes)
@@ -97,12 +97,12 @@ def extend(whatif: WhatIf, part: Part) -> bool:
     return bool(nodes)
 
 
-def shrink(whatif: WhatIf, part: Part) -> None:
+def shrink(whatif: WhatIf, part: PlacedRole) -> None:
     """Undo the last `extend` of a role."""
     whatif.give(part.row, [part.nodes.pop()])
 
 
-def withdraw(whatif: WhatIf, parts: tuple[Part, ...] | list[Part]) -> None:
+def withdraw(whatif: WhatIf, parts: tuple[PlacedRole, ...] | list[PlacedRole]) -> None:
     """Give back the places of all `parts`."""
     for part in parts:
         whatif.give(part.row, part.nodes)
@@ -120,7 +120,7 @@ def _place(
         found = _place_within(whatif, allocation, avoid, inside)
         if isinstance(found, PlacedGang):
             if not is_required:
-                _let_go_elsewhere(found, inside, within)
+                _allow_outside(found, inside, within)
             return found
     found = _place_within(whatif, allocation, avoid, within)
     if isinstance(found, PlacementFailure) or not is_required:
@@ -157,7 +157,7 @@ def _inside_domains(
             yield inside if within is None else within & inside
 
 
-def _let_go_elsewhere(placed: PlacedGang, inside: Bools, within: Bools | None) -> None:
+def _allow_outside(placed: PlacedGang, inside: Bools, within: Bools | None) -> None:
     """Let later ranks use nodes outside the preferred domain when that domain is full."""
     for part in placed.parts:
         part.close = inside
@@ -180,7 +180,7 @@ def _too_small(
     placed = [role for role, want in zip(allocation.roles, targets(allocation), strict=True) if want]
     role = placed[lacks.index(max(lacks))]
     row = whatif.row(role, avoid)
-    verdict = diagnose(row.ask, row.usage)
+    verdict = diagnose(row.request, row.usage)
     return PlacementFailure(
         role, needed, largest, role.minimum, verdict, is_topology=True, largest=largest, common=common_key(allocation)
     )
@@ -216,7 +216,7 @@ def _place_one(
         return part
     whatif.take(part.row, part.nodes)
     if len(part.nodes) < want:
-        blocked = _reach(whatif, allocation, (part,), want)
+        blocked = _fill_up(whatif, allocation, (part,), want)
         if blocked is not None:
             withdraw(whatif, (part,))
             return blocked
@@ -282,7 +282,7 @@ def _place_in_order(
     order: tuple[int, ...],
 ) -> PlacedGang | PlacementFailure:
     wanted = targets(allocation)
-    parts: dict[int, Part] = {}
+    parts: dict[int, PlacedRole] = {}
     for index in order:
         role = allocation.roles[index]
         part = place_role(whatif, whatif.row(role, avoid), role, wanted[index], allowed[index])
@@ -292,7 +292,7 @@ def _place_in_order(
         whatif.take(part.row, part.nodes)
         parts[index] = part
     ordered = tuple(parts[index] for index in range(len(wanted)))
-    blocked = _reach(whatif, allocation, ordered, sum(wanted))
+    blocked = _fill_up(whatif, allocation, ordered, sum(wanted))
     if blocked is not None:
         withdraw(whatif, ordered)
         return blocked
@@ -301,7 +301,9 @@ def _place_in_order(
     )
 
 
-def _reach(whatif: WhatIf, allocation: AllocationFact, parts: tuple[Part, ...], needed: int) -> PlacementFailure | None:
+def _fill_up(
+    whatif: WhatIf, allocation: AllocationFact, parts: tuple[PlacedRole, ...], needed: int
+) -> PlacementFailure | None:
     """Add ranks of roles that have room in place of ranks for which other roles have none."""
     full: frozenset[int] = frozenset()
     while (found := sum(len(part.nodes) for part in parts)) < needed:
@@ -309,7 +311,7 @@ def _reach(whatif: WhatIf, allocation: AllocationFact, parts: tuple[Part, ...], 
         if chosen is None:
             short = min(full, default=0)
             row = parts[short].row
-            return PlacementFailure(parts[short].role, needed, found, 0, diagnose(row.ask, row.usage))
+            return PlacementFailure(parts[short].role, needed, found, 0, diagnose(row.request, row.usage))
         if not extend(whatif, parts[chosen]):
             full |= {chosen}
     return None

@@ -40,7 +40,7 @@ class GrowingGang(msgspec.Struct, frozen=True):
             added = part.nodes[part.role.count - len(free) :]
             for rank, node in zip(free, added, strict=False):
                 placements[rank] = whatif.table.names[node]
-                numbers = whatif.hand_out(part.row, node)
+                numbers = whatif.assign_devices(part.row, node)
                 if numbers:
                     devices[rank] = numbers
             base += part.role.count
@@ -67,13 +67,13 @@ def below_count(holdings: Iterable[Holding], now: float) -> list[Holding]:
     return sorted(found, key=lambda each: (each.allocation.started, each.allocation.created, each.allocation.uid))
 
 
-def next_look(holdings: Iterable[Holding], now: float) -> float:
+def next_growth_at(holdings: Iterable[Holding], now: float) -> float:
     """Return when the next gang becomes able to grow (epoch seconds); 0 for never."""
     times = (holding.allocation.grows_after for holding in holdings)
     return min((at for at in times if at > now), default=0.0)
 
 
-def stand(whatif: WhatIf, holding: Holding, fact: AllocationFact) -> GrowingGang | None:
+def running_gang(whatif: WhatIf, holding: Holding, fact: AllocationFact) -> GrowingGang | None:
     """Return the running gang on the what-if copy; None when one of its nodes was deleted, so its domain is unknown.
 
     `fact` is the holding's, with the windows that are closed to its new ranks.
@@ -83,7 +83,7 @@ def stand(whatif: WhatIf, holding: Holding, fact: AllocationFact) -> GrowingGang
         return None
     whatif.owner = fact
     avoid = tuple(name for name in fact.avoid_nodes if name in index)
-    parts: list[gang.Part] = []
+    parts: list[gang.PlacedRole] = []
     common = _common(whatif, fact, [index[node] for node in holding.admitted.values()])
     base = 0
     for role in fact.roles:
@@ -93,7 +93,7 @@ def stand(whatif: WhatIf, holding: Holding, fact: AllocationFact) -> GrowingGang
             codes = whatif.table.label(role.topology.key).codes
             own = np.isin(codes, codes[nodes])
             allowed = own if common is None else own & common
-        parts.append(gang.Part(role, whatif.row(role, avoid), nodes, allowed))
+        parts.append(gang.PlacedRole(role, whatif.row(role, avoid), nodes, allowed))
         base += role.count
     return GrowingGang(gang.PlacedGang(fact, tuple(parts), is_as_wanted=True), dict(holding.admitted))
 
@@ -107,7 +107,7 @@ def _common(whatif: WhatIf, fact: AllocationFact, nodes: list[int]) -> Bools | N
     return np.isin(codes, codes[nodes]) & (codes >= 0)
 
 
-def told(fact: AllocationFact) -> str:
+def lacking_text(fact: AllocationFact) -> str:
     """Return one sentence about the ranks that a running gang below its count lacks."""
     missing = [role.requests.gpu_units() for role, lacks in _lacking(fact) for _ in range(lacks)]
     gpus = whole_gpus(sum(missing))

@@ -18,7 +18,7 @@ from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.queueing.node_shares import NodeShares
 from slipway.scheduler.plan.queueing.queue_tree import QueueTree, counted
 from slipway.scheduler.plan.state.nodes import Bools, NodeTable
-from slipway.scheduler.plan.state.rank_request import compile_ask
+from slipway.scheduler.plan.state.rank_request import compile_request
 from slipway.scheduler.plan.state.snapshot import Holding, PoolSnapshot
 
 Use = tuple[str, int, Resources]
@@ -87,8 +87,8 @@ class NodeSets:
         key = whatif.key_of(role)
         if key not in known:
             table = whatif.table
-            ask = compile_ask(role, table, tolerations=whatif.policy.tolerations)
-            nodes = admitting(ask, table, whatif.usage) & ~table.closed
+            request = compile_request(role, table, tolerations=whatif.policy.tolerations)
+            nodes = admitting(request, table, whatif.usage) & ~table.closed
             known[key] = None if bool((nodes == ~table.closed).all()) else nodes
         return known[key]
 
@@ -96,10 +96,10 @@ class NodeSets:
         table = self._whatif.table
         amounts = {name: int(table.allocatable[row, nodes].sum()) for name, row in table.row.items() if name != PODS}
         shares = NodeShares(self._tree, counted(_without_parts(amounts)))
-        memo = self._snapshot.memo.on_nodes
-        if key not in memo:
-            memo[key] = _summed(_standing(self._snapshot, table), nodes)
-        for queue, used in memo[key].items():
+        cache = self._snapshot.cache.on_nodes
+        if key not in cache:
+            cache[key] = _summed(_standing(self._snapshot, table), nodes)
+        for queue, used in cache[key].items():
             shares.take(queue, used)
         found = NodeSet(nodes, shares, table)
         for uid, ranks in self._off.items():

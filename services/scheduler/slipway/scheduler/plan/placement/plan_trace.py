@@ -22,7 +22,7 @@ TOTAL = "total"
 Scores = dict[str, dict[str, int]]
 
 
-class Trail:
+class PlanTrace:
     """`looked` are allocation keys, `scores` is {allocation key: node -> plugin -> value} of its first rank."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Trail:
         if len(self.looked) < LOOKED_MAX:
             self.looked.append(fact.key)
         # A row that the plan itself would not request could add a question to an extender.
-        is_plain = whatif.panel is None and bool(fact.roles) and not fact.avoid_nodes
+        is_plain = whatif.plan_extenders is None and bool(fact.roles) and not fact.avoid_nodes
         if is_plain and len(self.scores) < SCORED_MAX and fact.key not in self.scores:
             self.scores[fact.key] = best_of(whatif.row(fact.roles[0]))
 

@@ -9,12 +9,12 @@ from slipway.model.facts import RoleFact
 from slipway.scheduler.plan.placement.diagnose import NodeVerdict, diagnose
 from slipway.scheduler.plan.placement.feasibility import FeasibilityRow
 from slipway.scheduler.plan.placement.fill import fill
-from slipway.scheduler.plan.placement.topology import REQUIRED, Goal, largest_domain, near, pack
+from slipway.scheduler.plan.placement.topology import REQUIRED, RankGoal, largest_domain, near, pack
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.state.nodes import Bools
 
 
-class Part(msgspec.Struct):
+class PlacedRole(msgspec.Struct):
     """The placed ranks of one role. Later ranks may use `allowed` (None: all nodes), and try `close` first."""
 
     role: RoleFact
@@ -46,18 +46,18 @@ class PlacementFailure(msgspec.Struct, frozen=True):
 
 def place_role(
     whatif: WhatIf, row: FeasibilityRow, role: RoleFact, want: int, within: Bools | None
-) -> Part | PlacementFailure:
+) -> PlacedRole | PlacementFailure:
     if want == 0:
-        return Part(role, row, [], within)
+        return PlacedRole(role, row, [], within)
     if role.topology is None:
         nodes = fill(row, want, within)
         if len(nodes) >= role.minimum:
-            return Part(role, row, nodes, within)
+            return PlacedRole(role, row, nodes, within)
         return PlacementFailure(role, want, len(nodes), role.minimum, _verdict(row, nodes))
-    goal = Goal(least=role.minimum, want=want, most=role.count)
+    goal = RankGoal(least=role.minimum, want=want, most=role.count)
     packed = pack(row, role.topology, goal, ordered=whatif.policy.topology, within=within)
     if packed is not None:
-        return Part(role, row, packed.nodes, packed.allowed)
+        return PlacedRole(role, row, packed.nodes, packed.allowed)
     rooms = row.room(want, within)
     room = int(rooms.sum())
     is_topology = role.topology.mode == REQUIRED and room >= role.minimum
@@ -66,7 +66,7 @@ def place_role(
     return PlacementFailure(role, want, min(room, want), role.minimum, _verdict(row, nodes), is_topology, largest)
 
 
-def next_node(whatif: WhatIf, part: Part) -> list[int]:
+def next_node(whatif: WhatIf, part: PlacedRole) -> list[int]:
     """Return a node for one more rank, empty when there is none.
 
     The domains that the role uses already are tried first, from the innermost. The first rank of a role determines
@@ -76,7 +76,7 @@ def next_node(whatif: WhatIf, part: Part) -> list[int]:
     if topology is None:
         return _close(part) or fill(part.row, 1, part.allowed)
     if not part.nodes:
-        first = Goal(least=1, want=1, most=part.role.count)
+        first = RankGoal(least=1, want=1, most=part.role.count)
         packed = pack(part.row, topology, first, ordered=whatif.policy.topology, within=part.allowed)
         if packed is None:
             return []
@@ -89,7 +89,7 @@ def next_node(whatif: WhatIf, part: Part) -> list[int]:
     return _close(part) or fill(part.row, 1, part.allowed)
 
 
-def _close(part: Part) -> list[int]:
+def _close(part: PlacedRole) -> list[int]:
     if part.close is None:
         return []
     return fill(part.row, 1, part.close if part.allowed is None else part.close & part.allowed)
@@ -97,7 +97,7 @@ def _close(part: Part) -> list[int]:
 
 def _verdict(row: FeasibilityRow, nodes: list[int]) -> NodeVerdict:
     """Return the verdict on one more rank, with the ranks of `nodes` taken."""
-    row.usage.take(row.ask, nodes)
-    verdict = diagnose(row.ask, row.usage)
-    row.usage.take(row.ask, nodes, -1)
+    row.usage.take(row.request, nodes)
+    verdict = diagnose(row.request, row.usage)
+    row.usage.take(row.request, nodes, -1)
     return verdict

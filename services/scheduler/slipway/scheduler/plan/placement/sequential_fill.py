@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from slipway.scheduler.plan.placement.filters.inter_pod_affinity import means, starts_series
+from slipway.scheduler.plan.placement.filters.inter_pod_affinity import matches_request, starts_series
 from slipway.scheduler.plan.state.nodes import Bools, Ints
 from slipway.scheduler.plan.state.rank_request import RankRequest
 from slipway.scheduler.plan.state.usage import NodeUsage
@@ -21,7 +21,7 @@ DOMAINS_MAX = 64
 class CoupledRow(Protocol):
     """The part of a feasibility row that filling uses."""
 
-    ask: RankRequest
+    request: RankRequest
     usage: NodeUsage
     total: Ints
 
@@ -30,26 +30,26 @@ class CoupledRow(Protocol):
     def room(self, most: int) -> Ints: ...
 
 
-def is_coupled(ask: RankRequest, usage: NodeUsage) -> bool:
+def is_coupled(request: RankRequest, usage: NodeUsage) -> bool:
     """Whether the pods beside a rank of the request matter to it."""
-    peers = usage.peers
-    if not peers.is_watched:
+    pod_index = usage.pod_index
+    if not pod_index.is_watched:
         return False
-    if ask.spread or ask.peer.wishes or (peers.spreads_all and ask.role.labels):
+    if request.spread or request.pod_class.terms or (pod_index.spreads_all and request.role.labels):
         return True
-    return any(means(term, ask, usage) for term in peers.terms)
+    return any(matches_request(term, request, usage) for term in pod_index.terms)
 
 
 def needs_others(row: CoupledRow) -> bool:
     """Whether the role requires other pods than its own beside it, so that those must be placed first."""
-    near = row.ask.peer.wishes.near
-    return bool(near) and not all(means(term, row.ask, row.usage) for term in near)
+    near = row.request.pod_class.terms.near
+    return bool(near) and not all(matches_request(term, row.request, row.usage) for term in near)
 
 
-def without_its_like(ask: RankRequest, usage: NodeUsage, room: Ints) -> Ints:
+def without_its_like(request: RankRequest, usage: NodeUsage, room: Ints) -> Ints:
     """Return `room` per node, at most one rank per domain when the request excludes its own ranks from its domain."""
-    for term in ask.peer.wishes.apart:
-        if means(term, ask, usage):
+    for term in request.pod_class.terms.apart:
+        if matches_request(term, request, usage):
             codes = usage.table.label(term.key).codes
             # The first node with room represents each domain. Nodes without the label are in no domain, so they stay as
             # is.
@@ -67,11 +67,11 @@ def fill_in_turn(row: CoupledRow, want: int, allowed: Bools | None) -> list[int]
     The first rank of a series that must stay together confines the others to its domain. If they do not all fit there,
     other domains are tried.
     """
-    is_series = want > 1 and starts_series(row.ask, row.usage)
+    is_series = want > 1 and starts_series(row.request, row.usage)
     best = _in_turn(row, want, allowed)
     if len(best) == want or not is_series:
         return best
-    column = row.usage.table.label(row.ask.peer.wishes.near[0].key)
+    column = row.usage.table.label(row.request.pod_class.terms.near[0].key)
     room = row.room(want) if allowed is None else np.where(allowed, row.room(want), 0)
     inside = column.codes >= 0
     by_domain = np.bincount(column.codes[inside], room[inside], len(column.values)).astype(np.int64)
@@ -98,7 +98,7 @@ def _in_turn(row: CoupledRow, want: int, allowed: Bools | None) -> list[int]:
         if not total.size or total[node] < 0:
             break
         placed.append(node)
-        row.usage.take(row.ask, [node])
+        row.usage.take(row.request, [node])
     if placed:
-        row.usage.take(row.ask, placed, -1)
+        row.usage.take(row.request, placed, -1)
     return placed

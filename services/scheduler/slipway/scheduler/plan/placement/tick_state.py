@@ -13,7 +13,7 @@ import msgspec
 from slipway.model.facts import AllocationFact, RoleFact
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.placement import explain, gang
-from slipway.scheduler.plan.placement.extenders import Panel
+from slipway.scheduler.plan.placement.extenders import PlanExtenders
 from slipway.scheduler.plan.placement.node_sets import NodeSets, Use
 from slipway.scheduler.plan.placement.policy import PlacementPolicy
 from slipway.scheduler.plan.placement.whatif import WhatIf
@@ -54,7 +54,12 @@ class TickState:
     """The what-if state of one tick."""
 
     def __init__(
-        self, snapshot: PoolSnapshot, policy: PlacementPolicy, now: float, tree: QueueTree, panel: Panel | None = None
+        self,
+        snapshot: PoolSnapshot,
+        policy: PlacementPolicy,
+        now: float,
+        tree: QueueTree,
+        plan_extenders: PlanExtenders | None = None,
     ) -> None:
         self.snapshot = snapshot
         self.policy = policy
@@ -63,7 +68,7 @@ class TickState:
         self.slots = dict(snapshot.slots)
         self.spaces = NamespaceQuotas(snapshot) if snapshot.quotas else None
         """None when no namespace has a ResourceQuota"""
-        self.whatif = WhatIf(snapshot.usage, policy, panel)
+        self.whatif = WhatIf(snapshot.usage, policy, plan_extenders)
         if policy.is_fragmentation_scored:
             self.whatif.usage.mix = mix_of(_work(snapshot, now))
         self.windows: Windows | None = None
@@ -71,11 +76,11 @@ class TickState:
         self.admitted: list[Admitted] = []
         self.evicted: dict[str, Evict] = {}
         """{uid: its eviction}"""
-        self.rooms: object = None
+        self.preemptor: object = None
         """the preemption state of the tick, set when it is first needed"""
         self.notes: dict[str, str] = {}
         """{allocation key: why no work is evicted for it}, where eviction was possible"""
-        self.unheard: dict[str, str] = {}
+        self.awaiting_extenders: dict[str, str] = {}
         """{allocation key: what must be answered before work is evicted for it}"""
         self.look_again = 0.0
         """when work that must not be evicted yet may be evicted, because time passes (epoch seconds); 0 for never"""
@@ -85,25 +90,25 @@ class TickState:
         self._removed: dict[str, set[int]] = {}
         """{uid: its ranks that are removed now}"""
 
-    def look_at(self, windows: Windows) -> None:
+    def apply_windows(self, windows: Windows) -> None:
         """Apply the windows of the pool to this plan."""
         self.windows = windows
         self.whatif.usage.windows = windows.nodes()
 
-    def bound(self, fact: AllocationFact) -> AllocationFact:
+    def with_windows(self, fact: AllocationFact) -> AllocationFact:
         """Return `fact`, which would start now, with the windows that are closed to it."""
-        return fact if self.windows is None else self.windows.bound(fact)
+        return fact if self.windows is None else self.windows.with_closed(fact)
 
-    def bound_running(self, fact: AllocationFact) -> AllocationFact:
+    def running_with_windows(self, fact: AllocationFact) -> AllocationFact:
         """Return running `fact` with the windows that are closed to more ranks of it."""
-        return fact if self.windows is None else self.windows.bound_running(fact)
+        return fact if self.windows is None else self.windows.running_with_closed(fact)
 
     def quota_gate(self, fact: AllocationFact, demand: Resources) -> Explanation | None:
         """Return why the queues do not permit `demand` more for `fact`; None when they do."""
         short = self.tree.shortfall(fact.queue, demand.amounts, preemptible=fact.preemptible)
         if short is None:
             return None
-        never = self.tree.never(fact.queue, demand.amounts, preemptible=fact.preemptible)
+        never = self.tree.permanent_shortfall(fact.queue, demand.amounts, preemptible=fact.preemptible)
         return explain.quota_gate(never or short, is_never=never is not None)
 
     def slots_gate(self, fact: AllocationFact, asked: int) -> Explanation | None:
@@ -139,10 +144,10 @@ class TickState:
         if demand is not None:
             self.count(placed.allocation, demand, -1)
 
-    def take_again(self, placed: gang.PlacedGang) -> None:
+    def retake(self, placed: gang.PlacedGang) -> None:
         """Undo `withdraw`, provided that nothing else has taken the places."""
         for part in placed.parts:
-            self.whatif.usage.take(part.row.ask, part.nodes)
+            self.whatif.usage.take(part.row.request, part.nodes)
 
     def remove(self, holding: Holding, ranks: Ranks | None = None) -> Resources:
         """Remove `ranks` of a holding (None: all) from its nodes, queue and job; return what they used."""
@@ -170,7 +175,7 @@ class TickState:
         for admitted in self.admitted:
             queue = admitted.placed.allocation.queue
             for part in admitted.placed.parts:
-                yield from ((queue, node, part.row.ask.requests) for node in part.nodes)
+                yield from ((queue, node, part.row.request.requests) for node in part.nodes)
         index = self.whatif.table.index
         for queue, charges in self.booked.values():
             yield from ((queue, index[each.node], each.requests) for each in charges if each.node in index)
@@ -209,7 +214,7 @@ class TickState:
         if holding.stranded:
             stranded = holding.used_by(usage.table.stranded({rank: holding.charges[rank].node for rank in chosen}))
             amounts = {name: amount * times for name, amount in stranded.amounts.items()}
-            self.tree.strand(holding.allocation.queue, amounts, preemptible=holding.allocation.preemptible)
+            self.tree.take_stranded(holding.allocation.queue, amounts, preemptible=holding.allocation.preemptible)
         return used
 
 

@@ -47,7 +47,7 @@ class Levels(msgspec.Struct, frozen=True):
         return (*self.above, self.own, *self.below)
 
 
-class Goal(msgspec.Struct, frozen=True):
+class RankGoal(msgspec.Struct, frozen=True):
     """The number of ranks: at `least`, now `want`, when fully grown `most`."""
 
     least: int
@@ -67,7 +67,12 @@ def levels_of(table: NodeTable, key: str, ordered: Sequence[str]) -> Levels:
 
 
 def pack(
-    row: FeasibilityRow, topology: TopologyFact, goal: Goal, *, ordered: Sequence[str] = (), within: Bools | None = None
+    row: FeasibilityRow,
+    topology: TopologyFact,
+    goal: RankGoal,
+    *,
+    ordered: Sequence[str] = (),
+    within: Bools | None = None,
 ) -> Packed | None:
     """Return nodes for between `goal.least` and `goal.want` ranks; None when fewer fit under the topology's mode."""
     levels = levels_of(row.usage.table, topology.key, ordered)
@@ -89,7 +94,7 @@ def pack(
 
 
 def _pack_in_turn(
-    row: FeasibilityRow, column: LabelColumn, room: Ints, goal: Goal, *, is_required: bool, within: Bools | None
+    row: FeasibilityRow, column: LabelColumn, room: Ints, goal: RankGoal, *, is_required: bool, within: Bools | None
 ) -> Packed | None:
     """Like `pack`, for coupled ranks: placing them in a domain determines how many fit there.
 
@@ -112,12 +117,12 @@ def _pack_in_turn(
     if is_required or len(best) >= goal.want:
         return Packed(best, allowed if is_required else within) if len(best) >= max(goal.least, 1) else None
     nodes = list(best)
-    row.usage.take(row.ask, best)
+    row.usage.take(row.request, best)
     for domain in [*order, -1]:
         more = fill(row, goal.want - len(nodes), _inside(column.codes == domain, within))
-        row.usage.take(row.ask, more)
+        row.usage.take(row.request, more)
         nodes += more
-    row.usage.take(row.ask, nodes, -1)
+    row.usage.take(row.request, nodes, -1)
     return Packed(nodes, within) if len(nodes) >= goal.least else None
 
 
@@ -188,7 +193,7 @@ def _inside(nodes: Bools, within: Bools | None) -> Bools:
     return nodes if within is None else nodes & within
 
 
-def _own_domain(levels: Levels, room: Ints, goal: Goal) -> int | None:
+def _own_domain(levels: Levels, room: Ints, goal: RankGoal) -> int | None:
     """Return the domain for all ranks; None when no domain has enough room."""
     capacity = domain_room(levels.own, room)
     for least in (goal.most, goal.want):
@@ -221,12 +226,12 @@ def _tightest_around(levels: Levels, room: Ints, equal: list[int], most: int = 0
     return min(equal, key=surroundings)
 
 
-def _start(levels: Levels, room: Ints, goal: Goal, within: Bools | None) -> tuple[Bools, tuple[LabelColumn, ...]]:
+def _start(levels: Levels, room: Ints, goal: RankGoal, within: Bools | None) -> tuple[Bools, tuple[LabelColumn, ...]]:
     """Return the nodes to pack into, and the levels below them.
 
     The nodes are those of the innermost domain with room for all ranks, from the role's own level outwards.
     """
-    domain = _own_domain(levels, room, Goal(goal.want, goal.want, goal.most))
+    domain = _own_domain(levels, room, RankGoal(goal.want, goal.want, goal.most))
     if domain is not None:
         return _inside(levels.own.codes == domain, within), levels.below
     inwards = levels.inwards

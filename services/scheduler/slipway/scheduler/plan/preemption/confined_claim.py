@@ -24,7 +24,7 @@ from slipway.model.resources import Resources, gpus_of, total
 from slipway.scheduler.plan.placement.node_sets import NodeSet, NodeSets, confined_roles
 from slipway.scheduler.plan.placement.tick_state import TickState
 from slipway.scheduler.plan.preemption.reclaim_rule import CONFINED, FIRST, NOT, ReclaimClaim
-from slipway.scheduler.plan.preemption.victims import Unit, Victims
+from slipway.scheduler.plan.preemption.victims import EvictionUnit, VictimTable
 from slipway.scheduler.plan.queueing.node_shares import NodeShares
 from slipway.scheduler.plan.queueing.queue_tree import counted
 from slipway.scheduler.plan.state import gang_size
@@ -72,7 +72,7 @@ class ConfinedClaim:
         self._pool = ReclaimClaim(state.tree, queue, demand.amounts)
 
     @property
-    def standings(self) -> NodeShares:
+    def queue_shares(self) -> NodeShares:
         """The shares on the first set, by which the queue that is furthest above its part gives first."""
         return self._parts[0].node_set.shares
 
@@ -83,7 +83,7 @@ class ConfinedClaim:
             return CONFINED
         return CONFINED if self._allows(holding, ranks, used) else NOT
 
-    def eligible(self, victims: Victims) -> Bools:
+    def eligible(self, victims: VictimTable) -> Bools:
         """Return the units of other queues on the sets that may be evicted next, in the current state."""
         found: Bools = np.zeros(len(victims.units), dtype=np.bool_)
         seen: set[int] = set()
@@ -99,7 +99,7 @@ class ConfinedClaim:
                     found[index] = self._allows(unit.holding, ranks, unit.holding.used_by(ranks).amounts)
         return found
 
-    def _ranks(self, unit: Unit) -> tuple[int, ...]:
+    def _ranks(self, unit: EvictionUnit) -> tuple[int, ...]:
         """Return the ranks that are evicted with a unit."""
         if not unit.is_whole:
             return (unit.rank,)
@@ -123,7 +123,7 @@ class ConfinedClaim:
         less = {name: -amount for name, amount in used.items()}
         if tree.share(ours[-1], self._demand) > tree.share(theirs[-1], less):
             return False
-        if tree.withholds(ours[-1], theirs[-1], self._demand, used):
+        if tree.denies_reclaim(ours[-1], theirs[-1], self._demand, used):
             return False
         return any(self._allows_on(part, holding, ranks, (ours[-1], theirs)) for part in self._parts)
 

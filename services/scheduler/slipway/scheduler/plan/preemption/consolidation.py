@@ -14,7 +14,7 @@ from slipway.model.facts import AllocationFact
 from slipway.model.lifecycle import Phase
 from slipway.scheduler.plan.placement import gang
 from slipway.scheduler.plan.placement.tick_state import Accept, Admitted, Ranks, TickState
-from slipway.scheduler.plan.preemption.minimise import Settled, put_back
+from slipway.scheduler.plan.preemption.minimise import PreemptionResult, put_back
 from slipway.scheduler.plan.preemption.trial import EvictionTrial
 from slipway.scheduler.plan.state import gang_size
 from slipway.scheduler.plan.state.nodes import Bools
@@ -27,7 +27,7 @@ MOVES_MAX = 64
 
 def move(
     state: TickState, trial: EvictionTrial, fact: AllocationFact, accept: Accept | None, proposals: Iterator[bool]
-) -> Settled | None:
+) -> PreemptionResult | None:
     """Admit `fact` after other work has moved to other nodes; the moved work is then in `state.admitted`.
 
     None when no proposal works; then nothing has changed.
@@ -42,7 +42,7 @@ def move(
 
 def _settle(
     state: TickState, trial: EvictionTrial, fact: AllocationFact, accept: Accept | None, is_fit: bool
-) -> Settled | None:
+) -> PreemptionResult | None:
     placed = gang.place(state.whatif, fact, trial.within)
     if isinstance(placed, gang.PlacementFailure):
         return None
@@ -57,7 +57,7 @@ def _settle(
         return None
     state.count(fact, demand)
     wholes = _whole(state, trial)
-    landed = _land(state, wholes) if len(wholes) <= MOVES_MAX else None
+    landed = _place_moved(state, wholes) if len(wholes) <= MOVES_MAX else None
     if landed is not None and accept is not None:
         # `accept` withdraws a placement that it refuses. The landed gangs are withdrawn after that.
         state.count(fact, demand, -1)
@@ -74,14 +74,14 @@ def _settle(
         return None
     victims: dict[str, tuple[Holding, Ranks]] = {uid: (holding, ()) for uid, (holding, _) in wholes.items()}
     state.admitted += landed
-    return Settled(Admitted(placed=placed, demand=demand, victims=tuple(sorted(victims))), victims)
+    return PreemptionResult(Admitted(placed=placed, demand=demand, victims=tuple(sorted(victims))), victims)
 
 
 def hold_places(state: TickState) -> list[Admitted]:
     """Reserve places for work that this plan evicts and that fits elsewhere, and return them.
 
-    Their minima thus come before surplus ranks of other gangs. `let_go` releases the places; the next tick admits the
-    work.
+    Their minima thus come before surplus ranks of other gangs. `release_places` releases the places; the next tick
+    admits the work.
     """
     held: list[Admitted] = []
     if not any(_is_elastic(admitted.placed) for admitted in state.admitted):
@@ -90,7 +90,7 @@ def hold_places(state: TickState) -> list[Admitted]:
     for uid, evict in sorted(state.evicted.items()):
         if not evict.by or evict.ranks or uid in coming:
             continue
-        fact = state.bound(next_attempt(state.snapshot.holdings[uid].allocation))
+        fact = state.with_windows(next_attempt(state.snapshot.holdings[uid].allocation))
         if not _has_node(state, fact) or state.may_use(fact, gang_size.smallest_demand(fact)) is not None:
             continue
         placed = gang.place(state.whatif, fact)
@@ -114,7 +114,7 @@ def _has_node(state: TickState, fact: AllocationFact) -> bool:
     return all(bool(row.fits.any()) for row in rows)
 
 
-def let_go(state: TickState, held: list[Admitted]) -> None:
+def release_places(state: TickState, held: list[Admitted]) -> None:
     """Undo `hold_places`."""
     _take_back(state, held)
 
@@ -140,11 +140,11 @@ def _partly(state: TickState, wholes: dict[str, tuple[Holding, Ranks]]) -> None:
             state.put_back(holding, rest)
 
 
-def _land(state: TickState, wholes: dict[str, tuple[Holding, Ranks]]) -> list[Admitted] | None:
+def _place_moved(state: TickState, wholes: dict[str, tuple[Holding, Ranks]]) -> list[Admitted] | None:
     """Place each moved allocation, the largest first, and return them; None when one has no place."""
     landed: list[Admitted] = []
     for holding, _ in sorted(wholes.values(), key=lambda each: _size(each[0])):
-        moved = state.bound(next_attempt(holding.allocation))
+        moved = state.with_windows(next_attempt(holding.allocation))
         placed = gang.place(state.whatif, moved, _not_avoided(state, moved))
         if isinstance(placed, gang.PlacementFailure):
             _take_back(state, landed)

@@ -17,10 +17,10 @@ from slipway.model.facts import AllocationFact, RoleFact
 from slipway.model.reasons import Gate
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.placement import gang
-from slipway.scheduler.plan.placement.extenders import Panel
+from slipway.scheduler.plan.placement.extenders import PlanExtenders
 from slipway.scheduler.plan.placement.tick_state import Accept, TickState
 from slipway.scheduler.plan.preemption.trial import EvictionTrial
-from slipway.scheduler.plan.state.extender_results import ExtenderVerb, Leaver, Offer, Question
+from slipway.scheduler.plan.state.extender_results import ExtenderVerb, Question, VictimOffer, VictimRank
 from slipway.scheduler.plan.state.plan_types import Explanation
 
 OFFERS_MIN = 100
@@ -30,14 +30,14 @@ OFFERS_PART = 10
 _NOT_AGREED = Explanation(gate=Gate.NO_FIT, message="the extenders did not agree to its nodes")
 
 
-class Asking(msgspec.Struct, frozen=True):
+class ConsentRequest(msgspec.Struct, frozen=True):
     """The extenders that are asked, and the work for which they are asked."""
 
-    panel: Panel
+    plan_extenders: PlanExtenders
     guards: tuple[ExtenderFact, ...]
     role: RoleFact
     owner: AllocationFact
-    ask: bytes
+    request_key: bytes
 
 
 class Consent(msgspec.Struct, frozen=True):
@@ -53,33 +53,33 @@ def offers_max(nodes: int) -> int:
     return max(OFFERS_MIN, nodes // OFFERS_PART)
 
 
-def offer(trial: EvictionTrial, node: str) -> Offer:
+def offer(trial: EvictionTrial, node: str) -> VictimOffer:
     """Return the trial's removed ranks that were on `node`."""
-    leavers = [
-        Leaver(step.unit.fact, rank)
+    victims = [
+        VictimRank(step.unit.fact, rank)
         for step in trial.steps
         for rank in sorted(step.ranks)
         if step.unit.holding.charges[rank].node == node
     ]
-    return Offer(node, tuple(leavers))
+    return VictimOffer(node, tuple(victims))
 
 
-def consent(asking: Asking, offers: Sequence[Offer]) -> Consent:
+def ask_consent(consent_request: ConsentRequest, offers: Sequence[VictimOffer]) -> Consent:
     """Return the extenders' answers to `offers`, each extender asked after the other."""
     left = tuple(offers)
-    for extender in asking.guards if left else ():
+    for extender in consent_request.guards if left else ():
         question = Question(
             extender=extender,
             verb=ExtenderVerb.PREEMPT,
-            ask=asking.ask,
-            role=asking.role,
-            owner=asking.owner,
+            request_key=consent_request.request_key,
+            role=consent_request.role,
+            owner=consent_request.owner,
             nodes=tuple(each.node for each in left),
             offers=left,
         )
-        answer = asking.panel.answer(question.key)
+        answer = consent_request.plan_extenders.answer(question.key)
         if answer is None or answer.is_stale:
-            asking.panel.put_offers(question)
+            consent_request.plan_extenders.put_offers(question)
         if answer is not None and answer.fault:
             if extender.ignorable:
                 continue
@@ -87,7 +87,7 @@ def consent(asking: Asking, offers: Sequence[Offer]) -> Consent:
         known = tuple(each for each in left if answer is not None and answer.offered.get(each.node) == each.ids)
         agreed = tuple(each for each in known if answer is not None and each.node in answer.passed)
         if not agreed and len(known) < len(left):
-            asking.panel.put_offers(question)
+            consent_request.plan_extenders.put_offers(question)
             return Consent(waits=f"for the answer of extender {extender.name}")
         if not agreed:
             return Consent(refused=f"extender {extender.name} refuses the evictions on all nodes")
@@ -100,7 +100,7 @@ def held_to(state: TickState, trial: EvictionTrial, accept: Accept | None) -> Ac
 
     `accept` may choose other places than those proposed.
     """
-    if accept is None or state.whatif.panel is None:
+    if accept is None or state.whatif.plan_extenders is None:
         return accept
 
     def accepts(

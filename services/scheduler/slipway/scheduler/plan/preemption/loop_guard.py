@@ -29,7 +29,7 @@ Without it, evictions would pass from queue to queue in one instant.
 """
 
 
-def is_worn(fact: AllocationFact, now: float) -> bool:
+def is_preempted_too_often(fact: AllocationFact, now: float) -> bool:
     """Whether the allocation was preempted as often as is permitted within `MANY_WITHIN_S`."""
     return sum(1 for at, by in fact.evictions if by and at > now - MANY_WITHIN_S) >= MANY
 
@@ -49,7 +49,7 @@ def made_room_for(fact: AllocationFact, now: float) -> list[tuple[float, str]]:
     return [(at, by) for at, by in fact.evictions if by and at > now - SETTLE_S]
 
 
-def ends(fact: AllocationFact) -> list[float]:
+def restriction_ends(fact: AllocationFact) -> list[float]:
     """Return the times at which a restriction from this history may end."""
     spans = {at + span for at, by in fact.evictions if by for span in (TURN_WITHIN_S, MANY_WITHIN_S)}
     return sorted(spans | {until for _, until in _repeats(fact)})

@@ -13,8 +13,8 @@ from slipway.model.resources import Resources
 from slipway.scheduler.plan.placement import gang
 from slipway.scheduler.plan.placement.tick_state import Accept, Admitted, Ranks, TickState
 from slipway.scheduler.plan.preemption.trial import EvictionTrial, TrialStep
-from slipway.scheduler.plan.preemption.victim_order import Standing, standing_of
-from slipway.scheduler.plan.preemption.victims import Unit
+from slipway.scheduler.plan.preemption.victim_order import Standing, share_of
+from slipway.scheduler.plan.preemption.victims import EvictionUnit
 from slipway.scheduler.plan.queueing.queue_tree import counted
 from slipway.scheduler.plan.state import gang_size
 from slipway.scheduler.plan.state.plan_types import Explanation
@@ -27,7 +27,7 @@ EXACT_RANKS = 2048
 EXACT_MIN = 4
 
 
-class Settled(msgspec.Struct, frozen=True):
+class PreemptionResult(msgspec.Struct, frozen=True):
     """The admitted preemptor, and {uid: (holding of the victim, its evicted ranks; empty for all)}."""
 
     admitted: Admitted
@@ -42,8 +42,8 @@ def settle(
     *,
     demand: Resources,
     is_fit: bool,
-    units: Callable[[], Iterable[Unit]],
-) -> Settled | None:
+    units: Callable[[], Iterable[EvictionUnit]],
+) -> PreemptionResult | None:
     """Admit `fact` with the units that the trial has removed, and with as many more of `units` as the quota needs.
 
     `units` returns these units in order. `demand` is the smallest demand of `fact`. `is_fit`: the removed units are
@@ -65,7 +65,7 @@ def settle(
         if kept is None:
             return None
         placed, demand = kept, kept.demand()
-        if not trial.is_lawful():
+        if not trial.is_permitted():
             state.withdraw(placed)
             return None
     if not trial.steps:
@@ -78,7 +78,7 @@ def settle(
         placed = accepted
     state.count(fact, demand)
     victims = trial.victims()
-    return Settled(Admitted(placed=placed, demand=demand, victims=tuple(sorted(victims))), victims)
+    return PreemptionResult(Admitted(placed=placed, demand=demand, victims=tuple(sorted(victims))), victims)
 
 
 def put_back(state: TickState, trial: EvictionTrial, placed: gang.PlacedGang) -> gang.PlacedGang | None:
@@ -105,7 +105,7 @@ def put_back(state: TickState, trial: EvictionTrial, placed: gang.PlacedGang) ->
                     placed = again
                     continue
                 state.withdraw(again)
-            trial.again(step, at)
+            trial.redo_step(step, at)
         again = gang.place(state.whatif, fact, trial.within)
         if isinstance(again, gang.PlacementFailure):
             return None  # The rank now has a pod beside it that its affinity rules out, although there is room.
@@ -122,7 +122,7 @@ def _by_importance(state: TickState, trial: EvictionTrial, among: Sequence[Trial
     queues = {step.unit.fact.queue for step in steps}
     if len(queues - {trial.queue}) <= 1:
         return sorted(steps, key=lambda step: (step.unit.fact.queue == trial.queue, step.unit.index), reverse=True)
-    standing = {queue: standing_of(trial.standings, queue) for queue in queues}
+    standing = {queue: share_of(trial.queue_shares, queue) for queue in queues}
 
     def importance(step: TrialStep) -> tuple[bool, Standing, int]:
         queue = step.unit.fact.queue
@@ -140,7 +140,7 @@ def _put_beside(state: TickState, trial: EvictionTrial, step: TrialStep, fact: A
     nodes = {table.index[step.unit.holding.charges[rank].node] for rank in step.ranks}
     is_over = any((usage.used[:, node] > table.allocatable[:, node]).any() for node in sorted(nodes))
     if is_over or state.may_use(fact, gang_size.smallest_demand(fact)) is not None:
-        trial.again(step, at)
+        trial.redo_step(step, at)
 
 
 def _relieve(
@@ -148,7 +148,7 @@ def _relieve(
     trial: EvictionTrial,
     fact: AllocationFact,
     demand: Resources,
-    in_order: Callable[[], Iterable[Unit]],
+    in_order: Callable[[], Iterable[EvictionUnit]],
 ) -> bool:
     """Remove more units, in order, until quota and job slots permit `fact`. Return False when nothing helps."""
     if state.may_use(fact, demand) is None:
@@ -159,11 +159,11 @@ def _relieve(
     return False
 
 
-def _remove(trial: EvictionTrial, unit: Unit) -> bool:
-    return not trial.is_off(unit) and trial.remove(unit)
+def _remove(trial: EvictionTrial, unit: EvictionUnit) -> bool:
+    return not trial.is_removed(unit) and trial.remove(unit)
 
 
-def _relieves(state: TickState, unit: Unit, fact: AllocationFact, demand: Resources) -> bool:
+def _relieves(state: TickState, unit: EvictionUnit, fact: AllocationFact, demand: Resources) -> bool:
     """Whether the unit uses some of the resource, or of the job's slots, that is short."""
     short = state.tree.shortfall(fact.queue, demand.amounts, preemptible=fact.preemptible)
     victim = unit.fact

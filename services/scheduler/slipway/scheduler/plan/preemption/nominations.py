@@ -33,7 +33,7 @@ from slipway.scheduler.plan.state.usage import Charge
 NAMES_SHOWN = 3
 
 
-class _Held(msgspec.Struct):
+class _HeldNomination(msgspec.Struct):
     """A valid nomination: booked, or admitted by this tick."""
 
     nomination: Nomination
@@ -49,7 +49,7 @@ class Nominations:
 
     def __init__(self, state: TickState) -> None:
         self._state = state
-        self._held: list[_Held] = []
+        self._held: list[_HeldNomination] = []
         self._leaving: list[Holding] = []
         """all holdings with leaving ranks, by key"""
         self.dropped: list[str] = []
@@ -62,14 +62,14 @@ class Nominations:
         """uids of allocations that need no other place in this tick"""
         return frozenset(held.fact.uid for held in self._held)
 
-    def honour(self) -> None:
+    def book_valid(self) -> None:
         """Book the valid nominations, those with more right first, and admit those whose places are free by now."""
         if not self._state.snapshot.nominations:
             return
         going = [holding for holding in self._state.snapshot.holdings.values() if holding.leaving]
         self._leaving = sorted(going, key=lambda each: (each.allocation.key, each.allocation.uid))
-        for nomination in sorted(self._state.snapshot.nominations, key=self._right):
-            held = self._standing(nomination)
+        for nomination in sorted(self._state.snapshot.nominations, key=self._precedence):
+            held = self._validated(nomination)
             if held is None:
                 self.dropped.append(nomination.id)
                 continue
@@ -78,26 +78,26 @@ class Nominations:
         for held in list(self._held):
             self._try(held)
         for held in reversed(list(self._held)):
-            if held.admitted is None and not self._may_come_true(held):
+            if held.admitted is None and not self._is_achievable(held):
                 self._drop(held)
-        ends = [self._until(held.nomination, held.leaving) for held in self._held if held.admitted is None]
+        ends = [self._expires_at(held.nomination, held.leaving) for held in self._held if held.admitted is None]
         self.look_again = min(ends, default=0.0)
 
-    def yield_to(self, fact: AllocationFact, has_place: Callable[[], bool]) -> bool:
+    def release_for(self, fact: AllocationFact, has_place: Callable[[], bool]) -> bool:
         """Release nominations to which `fact` has more right, the last first, until `fact` has a place.
 
         Return whether it has one. Released nominations whose places can still become free are booked again.
         """
         if not self._held:
             return False
-        given: list[_Held] = []
+        given: list[_HeldNomination] = []
         for held in reversed(list(self._held)):
             if not self._outranks(fact, held):
                 continue
             self._give(held)
             given.append(held)
             if has_place():
-                self._keep_what_stands(given)
+                self._rebook(given)
                 return True
         for held in reversed(given):
             self._take_again(held)
@@ -109,7 +109,7 @@ class Nominations:
         No other work is evicted for it. The allocations of released nominations that cannot be met any more wait again.
         Return whether `fact` was nominated.
         """
-        given: list[_Held] = []
+        given: list[_HeldNomination] = []
         for held in reversed(list(self._held)):
             if held.admitted is not None or not self._outranks(fact, held):
                 continue
@@ -118,7 +118,7 @@ class Nominations:
             made = self._placed_after(fact, accept)
             if made is not None:
                 self._state.admitted.append(made)
-                self._keep_what_stands(given)
+                self._rebook(given)
                 return True
         for held in reversed(given):
             self._take_again(held)
@@ -131,7 +131,7 @@ class Nominations:
 
     # --- one nomination -----------------------------------------------------------------------------------------------
 
-    def _right(self, nomination: Nomination) -> tuple[int, int, int]:
+    def _precedence(self, nomination: Nomination) -> tuple[int, int, int]:
         """Return the sort key: nominations with more right first, then in the order of the ledger."""
         fact = nomination.allocation
         if fact is None:
@@ -140,7 +140,7 @@ class Nominations:
         job = self._state.snapshot.job_of(fact)
         return (-queue.priority if queue is not None else 0, -priority_of(fact, job), nomination.number)
 
-    def _standing(self, nomination: Nomination) -> _Held | None:
+    def _validated(self, nomination: Nomination) -> _HeldNomination | None:
         """Return the nomination to hold; None when it must be dropped."""
         state, fact = self._state, nomination.allocation
         if fact is None or not _is_awaited(nomination, fact):
@@ -153,10 +153,10 @@ class Nominations:
         if state.tree.queue(fact.queue) is None:
             return None
         leaving = self._waits_for(nomination)
-        if self._until(nomination, leaving) <= state.now:
+        if self._expires_at(nomination, leaving) <= state.now:
             return None
         charges = charges_of(fact, nomination.placements, nomination.devices)
-        return _Held(
+        return _HeldNomination(
             nomination=nomination,
             fact=fact,
             charges=charges,
@@ -174,7 +174,7 @@ class Nominations:
             or any(holding.charges[rank].node in nodes for rank in holding.leaving)
         )
 
-    def _until(self, nomination: Nomination, leaving: Iterable[Holding]) -> float:
+    def _expires_at(self, nomination: Nomination, leaving: Iterable[Holding]) -> float:
         """Return when it runs out: a margin after it was made, and after the grace of the last victim."""
         ends = [nomination.at]
         for holding in leaving:
@@ -182,7 +182,7 @@ class Nominations:
             ends.append(max(victim.deadlines.get("preemption", 0.0), victim.phase_since))
         return max(ends) + self._state.policy.nomination_margin_s
 
-    def _try(self, held: _Held) -> None:
+    def _try(self, held: _HeldNomination) -> None:
         """Admit the allocation if there is a place by now: on the nominated nodes, else anywhere."""
         if held.fact.phase is not Phase.PENDING or held.fact.attempt != held.nomination.attempt:
             return
@@ -195,8 +195,8 @@ class Nominations:
         state.count(held.fact, held.admitted.demand)
         state.admitted.append(held.admitted)
 
-    def _placed(self, held: _Held) -> Admitted | None:
-        state, fact = self._state, self._state.bound(held.fact)
+    def _placed(self, held: _HeldNomination) -> Admitted | None:
+        state, fact = self._state, self._state.with_windows(held.fact)
         if state.may_use(fact, gang_size.smallest_demand(fact)) is not None:
             return None
         within = np.zeros(len(state.whatif.table), dtype=np.bool_)
@@ -242,15 +242,15 @@ class Nominations:
             state.put_back(holding, holding.leaving)
         return made
 
-    def _keep_what_stands(self, given: list[_Held]) -> None:
+    def _rebook(self, given: list[_HeldNomination]) -> None:
         """Book the released nominations again that can still be met, and drop the others."""
         for each in reversed(given):
             each.admitted = None
             self._book(each, 1)
-            if not self._may_come_true(each):
+            if not self._is_achievable(each):
                 self._drop(each)
 
-    def _may_come_true(self, held: _Held) -> bool:
+    def _is_achievable(self, held: _HeldNomination) -> bool:
         """Whether its places are free after all leaving work has left; the nomination must be booked."""
         if not held.leaving and held.fact.phase is Phase.PENDING:
             return False
@@ -263,7 +263,7 @@ class Nominations:
 
     # --- bookkeeping --------------------------------------------------------------------------------------------------
 
-    def _book(self, held: _Held, times: int) -> None:
+    def _book(self, held: _HeldNomination, times: int) -> None:
         book(self._state.whatif.usage, held.charges, times)
         if times > 0:
             self._state.booked[held.fact.uid] = (held.fact.queue, held.charges)
@@ -271,7 +271,7 @@ class Nominations:
             self._state.booked.pop(held.fact.uid, None)
         self._state.count(held.fact, held.demand, times)
 
-    def _give(self, held: _Held) -> None:
+    def _give(self, held: _HeldNomination) -> None:
         """Release what the nomination holds, or the places that it was admitted to."""
         if held.admitted is None:
             self._book(held, -1)
@@ -279,7 +279,7 @@ class Nominations:
         self._state.admitted.remove(held.admitted)
         self._state.withdraw(held.admitted.placed, held.admitted.demand)
 
-    def _take_again(self, held: _Held) -> None:
+    def _take_again(self, held: _HeldNomination) -> None:
         """Undo `_give` with the same places; nothing was taken since."""
         made = held.admitted
         if made is None:
@@ -290,12 +290,12 @@ class Nominations:
         self._state.count(held.fact, made.demand)
         self._state.admitted.append(made)
 
-    def _drop(self, held: _Held) -> None:
+    def _drop(self, held: _HeldNomination) -> None:
         self._book(held, -1)
         self._held.remove(held)
         self.dropped.append(held.nomination.id)
 
-    def _outranks(self, fact: AllocationFact, held: _Held) -> bool:
+    def _outranks(self, fact: AllocationFact, held: _HeldNomination) -> bool:
         """Whether `fact` has more right to a place than the nomination."""
         state, other = self._state, held.fact
         jobs = state.snapshot

@@ -29,13 +29,13 @@ from slipway.scheduler.plan.preemption.confined_claim import ConfinedClaim, conf
 from slipway.scheduler.plan.preemption.consolidation import move
 from slipway.scheduler.plan.preemption.eviction_budget import EvictionBudget, limits_of
 from slipway.scheduler.plan.preemption.extender_veto import held_to
-from slipway.scheduler.plan.preemption.minimise import Settled, settle
+from slipway.scheduler.plan.preemption.minimise import PreemptionResult, settle
 from slipway.scheduler.plan.preemption.proposal import Proposals
 from slipway.scheduler.plan.preemption.reclaim_rule import CONFINED, FIRST, SECOND, ReclaimClaim
 from slipway.scheduler.plan.preemption.rules import ANY, NEVER, NEWER
 from slipway.scheduler.plan.preemption.trial import EvictionTrial
-from slipway.scheduler.plan.preemption.victim_order import in_turn
-from slipway.scheduler.plan.preemption.victims import Unit, lowest_of, victims_of
+from slipway.scheduler.plan.preemption.victim_order import in_eviction_order
+from slipway.scheduler.plan.preemption.victims import EvictionUnit, lowest_of, victims_of
 from slipway.scheduler.plan.state import gang_size
 from slipway.scheduler.plan.state.nodes import Bools
 from slipway.scheduler.plan.state.ordering import priority_of
@@ -47,7 +47,7 @@ SEARCHES_MAX = 128
 """The number of failed searches after which the tick makes no more; later work waits for the next tick."""
 
 
-def make_room(state: TickState, fact: AllocationFact, accept: Accept | None = None) -> Admitted | None:
+def preempt_for(state: TickState, fact: AllocationFact, accept: Accept | None = None) -> Admitted | None:
     """Evict the least work that lets `fact` have its places, and take them; None, with nothing changed, if none helps.
 
     Afterwards the victims' evictions are in `state.evicted`, and moved work is in `state.admitted`. If nothing was
@@ -56,9 +56,9 @@ def make_room(state: TickState, fact: AllocationFact, accept: Accept | None = No
     queue = state.tree.queue(fact.queue)
     if queue is None or not _is_possible(state, fact, queue):
         return None
-    if not isinstance(state.rooms, Rooms):
-        state.rooms = Rooms(state)
-    return state.rooms.make(fact, queue, accept)
+    if not isinstance(state.preemptor, Preemptor):
+        state.preemptor = Preemptor(state)
+    return state.preemptor.preempt_for(fact, queue, accept)
 
 
 def _is_possible(state: TickState, fact: AllocationFact, queue: QueueFact) -> bool:
@@ -78,7 +78,7 @@ def _is_possible(state: TickState, fact: AllocationFact, queue: QueueFact) -> bo
     return any(queue.reclaim == ANY or low < priority for name, low in lowest.items() if name != queue.name)
 
 
-class Rooms:
+class Preemptor:
     """The preemption state of one tick."""
 
     def __init__(self, state: TickState) -> None:
@@ -87,14 +87,18 @@ class Rooms:
         self._is_free: Bools = np.ones(len(self.victims.units), dtype=np.bool_)
         """whether each unit may be evicted: it is not evicted yet, and the loop guard and `minRuntime` permit it"""
         units = self.victims.units
-        self._worn = [index for index in self.victims.told if loop_guard.is_worn(units[index].fact, state.now)]
+        self._worn = [
+            index
+            for index in self.victims.evicted_before
+            if loop_guard.is_preempted_too_often(units[index].fact, state.now)
+        ]
         self._is_free[self._worn] = False
         self._repeated: dict[str, list[int]] = {}
         """{key of a preemptor: the units that it has displaced too often to do so again now}"""
-        for index in self.victims.told:
+        for index in self.victims.evicted_before:
             for key in loop_guard.repeated(units[index].fact, state.now):
                 self._repeated.setdefault(key, []).append(index)
-        self._spared_until = self._young()
+        self._spared_until = self._protected_until()
         self._is_free[self._spared_until > state.now] = False
         self._of_uid: dict[str, list[int]] = {}
         for unit in self.victims.units:
@@ -116,11 +120,11 @@ class Rooms:
         """the units that an eviction limit protects now"""
         self._over = ""
         """the eviction limit that did not permit enough evictions for the current allocation, as a sentence"""
-        self._shut_down()
+        self._protect_limited()
         self._shrunk: list[int] = []
         """units of gangs that gave up ranks in this tick; their other ranks are left to the next tick"""
 
-    def _young(self) -> npt.NDArray[np.float64]:
+    def _protected_until(self) -> npt.NDArray[np.float64]:
         """Return until when each unit is protected by its queue's `minRuntime`; minus infinity when it is not.
 
         A queue above its hard limit protects nothing.
@@ -134,15 +138,15 @@ class Rooms:
         # Work that has not begun to run has an infinite start, so it is protected until it runs.
         return np.where(spans[victims.queue] > 0.0, victims.started + np.maximum(spans, 0.0)[victims.queue], -np.inf)
 
-    def make(self, fact: AllocationFact, its_queue: QueueFact, accept: Accept | None) -> Admitted | None:
+    def preempt_for(self, fact: AllocationFact, its_queue: QueueFact, accept: Accept | None) -> Admitted | None:
         """Return the allocation with its places; None when there are none, with a note in most cases."""
         if self._searches >= SEARCHES_MAX:
             return None
         state = self._state
         self._refused = self._over = ""
-        queue, settles = self._held_still(fact, its_queue)
+        queue, settles = self._without_recent_reclaim(fact, its_queue)
         demand = gang_size.smallest_demand(fact)
-        if self._shrunk and self._wants_more_of_them(fact, queue):
+        if self._shrunk and self._wants_shrunk_gang(fact, queue):
             return None
         short = state.tree.shortfall(fact.queue, demand.amounts, preemptible=fact.preemptible)
         if short is not None and short.kind == "nominal":
@@ -150,16 +154,16 @@ class Rooms:
         for holding in self._leaving:
             state.remove(holding, holding.leaving)
         try:
-            waits_for = self._comes_by_itself(fact, demand)
+            waits_for = self._sufficient_leaving(fact, demand)
             settled = None if waits_for else self._evict(fact, queue, demand, accept)
-            if settled is None and not waits_for and short is None and fact.key not in state.unheard:
+            if settled is None and not waits_for and short is None and fact.key not in state.awaiting_extenders:
                 settled = self._move(fact, accept)
         finally:
             for holding in self._leaving:
                 state.put_back(holding, holding.leaving)
         if settled is None:
             self._searches += 1
-            if fact.key not in state.unheard:
+            if fact.key not in state.awaiting_extenders:
                 state.notes[fact.key] = self._note(fact, queue, waits_for, settles)
             return None
         self._forget(settled.victims)
@@ -169,12 +173,12 @@ class Rooms:
             self._shrunk += self._of_uid[uid] if ranks else []
         return settled.admitted
 
-    def _held_still(self, fact: AllocationFact, queue: QueueFact) -> tuple[QueueFact, float]:
+    def _without_recent_reclaim(self, fact: AllocationFact, queue: QueueFact) -> tuple[QueueFact, float]:
         """Return (the queue, without reclaim if it has just made room; the end of that restriction, or 0)."""
         if queue.reclaim == NEVER:
             return queue, 0.0
         if self._gave is None:
-            self._gave = self._gave_lately()
+            self._gave = self._recent_givers()
         times = [at for at, _ in loop_guard.made_room_for(fact, self._state.now)]
         if queue.name in self._gave:
             times.append(self._gave[queue.name])
@@ -182,7 +186,7 @@ class Rooms:
             return queue, 0.0
         return msgspec.structs.replace(queue, reclaim=NEVER), max(times) + loop_guard.SETTLE_S
 
-    def _gave_lately(self) -> dict[str, float]:
+    def _recent_givers(self) -> dict[str, float]:
         snapshot, found = self._state.snapshot, dict[str, float]()
         victims = [*snapshot.backlog.evicted(), *(holding.allocation for holding in snapshot.holdings.values())]
         made = [(fact, at, by) for fact in victims for at, by in loop_guard.made_room_for(fact, self._state.now)]
@@ -205,7 +209,7 @@ class Rooms:
             return "work of its queue has just been evicted, so it evicts nothing from other queues for a moment"
         return self._refused or self._why_not(fact, queue)
 
-    def _comes_by_itself(self, fact: AllocationFact, demand: Resources) -> list[Holding]:
+    def _sufficient_leaving(self, fact: AllocationFact, demand: Resources) -> list[Holding]:
         """Return the leaving work if its room is enough, so that nothing else must be evicted; else an empty list."""
         state = self._state
         if not self._leaving or state.may_use(fact, demand) is not None:
@@ -218,7 +222,7 @@ class Rooms:
 
     def _evict(
         self, fact: AllocationFact, queue: QueueFact, demand: Resources, accept: Accept | None
-    ) -> Settled | None:
+    ) -> PreemptionResult | None:
         """Evict work that the queue may preempt or reclaim."""
         if queue.within_queue == NEVER and queue.reclaim == NEVER:
             return None
@@ -233,35 +237,35 @@ class Rooms:
             settled = self._try(fact, trial, eligible, demand, accept)
             if settled is not None:
                 return settled
-            if self._heard_out(fact, trial):
+            if self._must_wait_for_extenders(fact, trial):
                 return None
         return self._evict_confined(fact, queue, demand, accept) if queue.reclaim != NEVER else None
 
     def _evict_confined(
         self, fact: AllocationFact, queue: QueueFact, demand: Resources, accept: Accept | None
-    ) -> Settled | None:
+    ) -> PreemptionResult | None:
         """Evict work by the shares of the nodes that `fact` is confined to; surplus ranks of gangs are tried first."""
         claim = confined_claim(self._state, fact)
         if claim is None:
             return None
-        eligible = self._willing_confined(fact, queue, claim) & self._allowed(fact)
+        eligible = self._evictable_confined(fact, queue, claim) & self._allowed(fact)
         victims = self.victims
         spare = eligible & (victims.whole != np.arange(len(victims.units)))
         tries = [spare, eligible] if bool(spare.any()) and not bool((spare == eligible).all()) else [eligible]
         for units in tries if bool(eligible.any()) else ():
             trial = EvictionTrial(
-                self._state, claim, fact.queue, CONFINED, standings=claim.standings, budget=self._budget
+                self._state, claim, fact.queue, CONFINED, queue_shares=claim.queue_shares, budget=self._budget
             )
             settled = self._try(fact, trial, units, demand, accept)
             if settled is not None:
                 return settled
-            if self._heard_out(fact, trial):
+            if self._must_wait_for_extenders(fact, trial):
                 return None
         return None
 
     def _try(
         self, fact: AllocationFact, trial: EvictionTrial, eligible: Bools, demand: Resources, accept: Accept | None
-    ) -> Settled | None:
+    ) -> PreemptionResult | None:
         """Admit `fact` by removing some of the `eligible` units; None, with nothing removed, if that fails."""
         for is_fit in self._proposals.of(fact, trial, eligible):
             settled = settle(
@@ -279,14 +283,14 @@ class Rooms:
             trial.undo()
         return None
 
-    def _heard_out(self, fact: AllocationFact, trial: EvictionTrial) -> bool:
+    def _must_wait_for_extenders(self, fact: AllocationFact, trial: EvictionTrial) -> bool:
         """Record the extenders' answers to a failed trial; return whether an answer must be awaited first."""
         self._refused, self._over = trial.refused or self._refused, trial.over or self._over
         if trial.waits:
-            self._state.unheard[fact.key] = trial.waits
+            self._state.awaiting_extenders[fact.key] = trial.waits
         return bool(trial.waits)
 
-    def _move(self, fact: AllocationFact, accept: Accept | None) -> Settled | None:
+    def _move(self, fact: AllocationFact, accept: Accept | None) -> PreemptionResult | None:
         """Move work of the same queue, with no higher priority, to other places."""
         state = self._state
         eligible = self._allowed(fact) & self._movable(fact)
@@ -299,7 +303,7 @@ class Rooms:
         if settled is not None:
             self._record(fact, settled)
         else:
-            self._heard_out(fact, trial)
+            self._must_wait_for_extenders(fact, trial)
         return settled
 
     def _movable(self, fact: AllocationFact) -> Bools:
@@ -309,9 +313,9 @@ class Rooms:
 
     def _eligible(self, fact: AllocationFact, queue: QueueFact, claim: ReclaimClaim, rule: int) -> Bools:
         """Return the units that may be evicted for `fact` in the current state."""
-        return self._willing(fact, queue, claim, rule) & self._allowed(fact)
+        return self._evictable(fact, queue, claim, rule) & self._allowed(fact)
 
-    def _willing(self, fact: AllocationFact, queue: QueueFact, claim: ReclaimClaim, rule: int) -> Bools:
+    def _evictable(self, fact: AllocationFact, queue: QueueFact, claim: ReclaimClaim, rule: int) -> Bools:
         """Return the units that its queue may preempt or reclaim for `fact`."""
         victims = self.victims
         priority = priority_of(fact, self._state.snapshot.job_of(fact))
@@ -321,21 +325,21 @@ class Rooms:
         others = (claim.judge_all(victims.kinds, victims.kind_count) >= rule)[victims.kind]
         return allowed | (others if queue.reclaim == ANY else others & (victims.priority < priority))
 
-    def _willing_confined(self, fact: AllocationFact, queue: QueueFact, claim: ConfinedClaim) -> Bools:
+    def _evictable_confined(self, fact: AllocationFact, queue: QueueFact, claim: ConfinedClaim) -> Bools:
         """Return the units that its queue may preempt, or reclaim by the shares of the confining nodes, for `fact`."""
         victims = self.victims
         others = claim.eligible(victims)
         if queue.reclaim != ANY:
             others &= victims.priority < priority_of(fact, self._state.snapshot.job_of(fact))
         pool = ReclaimClaim(self._state.tree, fact.queue, gang_size.smallest_demand(fact).amounts)
-        return self._willing(fact, queue, pool, FIRST) | others
+        return self._evictable(fact, queue, pool, FIRST) | others
 
-    def _could_take(self, fact: AllocationFact, queue: QueueFact) -> Bools:
+    def _evictable_by_any_rule(self, fact: AllocationFact, queue: QueueFact) -> Bools:
         """Return the units that its queue may evict for `fact`, by any rule."""
         pool = ReclaimClaim(self._state.tree, fact.queue, gang_size.smallest_demand(fact).amounts)
-        willing = self._willing(fact, queue, pool, SECOND)
+        willing = self._evictable(fact, queue, pool, SECOND)
         claim = confined_claim(self._state, fact) if queue.reclaim != NEVER else None
-        return willing if claim is None else willing | self._willing_confined(fact, queue, claim)
+        return willing if claim is None else willing | self._evictable_confined(fact, queue, claim)
 
     def _own_lower(self, fact: AllocationFact, queue: QueueFact, priority: int) -> Bools:
         """Return the units of its own queue that it may preempt."""
@@ -362,15 +366,15 @@ class Rooms:
         allowed[self._repeated.get(fact.key, [])] = False
         return allowed
 
-    def _in_order(self, trial: EvictionTrial, eligible: Bools) -> Iterator[Unit]:
+    def _in_order(self, trial: EvictionTrial, eligible: Bools) -> Iterator[EvictionUnit]:
         """Return the units that may be evicted, in the order of eviction: those of other queues before its own."""
         units = [self.victims.units[index] for index in np.flatnonzero(eligible).tolist()]
-        return in_turn(units, trial.standings, trial.queue)
+        return in_eviction_order(units, trial.queue_shares, trial.queue)
 
     def _code(self, queue: str) -> int:
         return self.victims.queues.index(queue) if queue in self.victims.queues else -1
 
-    def _record(self, fact: AllocationFact, settled: Settled) -> None:
+    def _record(self, fact: AllocationFact, settled: PreemptionResult) -> None:
         for uid, (holding, ranks) in sorted(settled.victims.items()):
             victim = holding.allocation
             self._state.evicted[uid] = Evict(
@@ -383,9 +387,9 @@ class Rooms:
             )
             if self._budget is not None:
                 self._budget.take(victim.queue)
-        self._shut_down()
+        self._protect_limited()
 
-    def _shut_down(self) -> None:
+    def _protect_limited(self) -> None:
         """Protect the units whose eviction limit permits no more evictions now."""
         if self._budget is not None:
             shut = [self._budget.empty_scope(name) is not None for name in self.victims.queues]
@@ -396,17 +400,17 @@ class Rooms:
         for uid in uids:
             self._is_free[self._of_uid.get(uid, [])] = False
 
-    def _wants_more_of_them(self, fact: AllocationFact, queue: QueueFact) -> bool:
+    def _wants_shrunk_gang(self, fact: AllocationFact, queue: QueueFact) -> bool:
         """Whether it might evict from a gang that was shrunk in this tick; then it waits for the next tick."""
-        return bool(self._could_take(fact, queue)[self._shrunk].any())
+        return bool(self._evictable_by_any_rule(fact, queue)[self._shrunk].any())
 
-    def _held_back(self, fact: AllocationFact, queue: QueueFact) -> list[AllocationFact]:
+    def _protected_by_history(self, fact: AllocationFact, queue: QueueFact) -> list[AllocationFact]:
         """Return the allocations whose history protects units that its queue could otherwise evict for `fact`."""
         spared = loop_guard.displacers(fact, self._state.now)
         guarded = [*self._worn, *self._repeated.get(fact.key, [])]
         if not spared and not guarded:
             return []
-        willing = self._could_take(fact, queue)
+        willing = self._evictable_by_any_rule(fact, queue)
         held = [self.victims.units[index].fact for index in guarded if willing[index]]
         is_spared = any(willing[unit.index] and unit.fact.key in spared for unit in self.victims.units)
         return [*held, fact] if is_spared else held
@@ -424,24 +428,24 @@ class Rooms:
             self._look_again_at(self._spared_until[young & self._movable(fact)].tolist())
         if queue.within_queue == NEVER and queue.reclaim == NEVER:
             return ""
-        if young.any() and (spared := np.flatnonzero(young & self._could_take(fact, queue)).tolist()):
+        if young.any() and (spared := np.flatnonzero(young & self._evictable_by_any_rule(fact, queue)).tolist()):
             self._look_again_at(self._spared_until[spared].tolist())
             first = min(spared, key=lambda index: (float(self._spared_until[index]), index))
-            return self._promised(self.victims.units[first].fact, float(self._spared_until[first]))
-        if limited := self._limited(fact, queue):
+            return self._min_runtime_text(self.victims.units[first].fact, float(self._spared_until[first]))
+        if limited := self._eviction_limit_text(fact, queue):
             return limited
-        held = self._held_back(fact, queue)
+        held = self._protected_by_history(fact, queue)
         if not held:
             return "nothing that may be evicted for it would make room"
-        self._look_again_at([at for each in held for at in loop_guard.ends(each) if at > self._state.now])
+        self._look_again_at([at for each in held for at in loop_guard.restriction_ends(each) if at > self._state.now])
         return "the work that it could evict was evicted too often recently, or has just evicted it"
 
-    def _limited(self, fact: AllocationFact, queue: QueueFact) -> str:
+    def _eviction_limit_text(self, fact: AllocationFact, queue: QueueFact) -> str:
         """Return the sentence about the eviction limit that protects what its queue could evict; "" when none does."""
         budget = self._budget
         if budget is None:
             return ""
-        codes: list[int] = np.unique(self.victims.queue[self._could_take(fact, queue)]).tolist()
+        codes: list[int] = np.unique(self.victims.queue[self._evictable_by_any_rule(fact, queue)]).tolist()
         names: list[str] = [self.victims.queues[code] for code in codes]
         self._look_again_at(budget.next_at(scope) for name in names for scope in budget.scopes_of(name))
         shut = {scope for name in names if (scope := budget.empty_scope(name)) is not None}
@@ -449,7 +453,7 @@ class Rooms:
             return self._over
         return budget.used_up(min(shut, key=lambda scope: (budget.next_at(scope), scope)))
 
-    def _promised(self, victim: AllocationFact, until: float) -> str:
+    def _min_runtime_text(self, victim: AllocationFact, until: float) -> str:
         """Return the sentence that `victim` is protected until then (infinite: it has not begun to run)."""
         queue = self._state.tree.queue(victim.queue)
         span = format_duration((queue.min_runtime if queue is not None else None) or 0.0)

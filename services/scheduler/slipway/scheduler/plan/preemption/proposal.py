@@ -18,13 +18,13 @@ from slipway.scheduler.plan.placement.feasibility import FeasibilityRow
 from slipway.scheduler.plan.placement.fill import fill
 from slipway.scheduler.plan.placement.tick_state import TickState
 from slipway.scheduler.plan.placement.topology import REQUIRED, common_key
-from slipway.scheduler.plan.preemption.extender_veto import Asking, consent, offer, offers_max
+from slipway.scheduler.plan.preemption.extender_veto import ConsentRequest, ask_consent, offer, offers_max
 from slipway.scheduler.plan.preemption.search import NodeSearch
 from slipway.scheduler.plan.preemption.trial import EvictionTrial
-from slipway.scheduler.plan.preemption.victim_order import in_turn, turns
-from slipway.scheduler.plan.preemption.victims import Victims
+from slipway.scheduler.plan.preemption.victim_order import eviction_ranks, in_eviction_order
+from slipway.scheduler.plan.preemption.victims import VictimTable
 from slipway.scheduler.plan.state import gang_size
-from slipway.scheduler.plan.state.extender_results import Offer
+from slipway.scheduler.plan.state.extender_results import VictimOffer
 from slipway.scheduler.plan.state.nodes import Bools, Ints
 from slipway.scheduler.plan.state.rank_request import requests_of
 
@@ -44,7 +44,7 @@ DomainCost = tuple[int, int, int, int]
 class Proposals:
     """The proposals for the allocations of one tick."""
 
-    def __init__(self, state: TickState, victims: Victims) -> None:
+    def __init__(self, state: TickState, victims: VictimTable) -> None:
         self._state = state
         self._victims = victims
         self._no_turns: Ints = np.zeros(len(victims.queues), dtype=np.int64)
@@ -62,9 +62,11 @@ class Proposals:
         wanted = gang_size.targets(fact)
         if sum(wanted) == 1:
             role = fact.roles[wanted.index(1)]
-            asking = self._asking(fact, role, b"m%d" % trial.rule if is_moving else b"e%d" % trial.rule)
-            yield from self._single(role, trial, eligible, asking)
-            if asking is not None:
+            consent_request = self._consent_request(
+                fact, role, b"m%d" % trial.rule if is_moving else b"e%d" % trial.rule
+            )
+            yield from self._single(role, trial, eligible, consent_request)
+            if consent_request is not None:
                 return
         elif self._is_within_reach(fact, trial, eligible):
             barred = np.zeros(len(self._state.whatif.table), dtype=np.bool_)
@@ -76,16 +78,18 @@ class Proposals:
         if int(np.count_nonzero(eligible)) <= UNITS_MAX and self._is_within_reach(fact, trial, eligible):
             yield from self._in_order(fact, trial, eligible)
 
-    def _asking(self, fact: AllocationFact, role: RoleFact, why: bytes) -> Asking | None:
+    def _consent_request(self, fact: AllocationFact, role: RoleFact, why: bytes) -> ConsentRequest | None:
         """Return which extenders must be asked before work is evicted for `fact`; None when there are none."""
-        panel = self._state.whatif.panel
-        guards = panel.guards(requests_of(role)) if panel is not None else ()
-        if panel is None or not guards:
+        plan_extenders = self._state.whatif.plan_extenders
+        guards = plan_extenders.extenders_of_victims(requests_of(role)) if plan_extenders is not None else ()
+        if plan_extenders is None or not guards:
             return None
-        ask = b"%s %s %d %s" % (self._state.whatif.row(role).ask.key, fact.uid.encode(), fact.attempt, why)
-        return Asking(panel, guards, role, fact, ask)
+        request_key = b"%s %s %d %s" % (self._state.whatif.row(role).request.key, fact.uid.encode(), fact.attempt, why)
+        return ConsentRequest(plan_extenders, guards, role, fact, request_key)
 
-    def _single(self, role: RoleFact, trial: EvictionTrial, eligible: Bools, asking: Asking | None) -> Iterator[bool]:
+    def _single(
+        self, role: RoleFact, trial: EvictionTrial, eligible: Bools, consent_request: ConsentRequest | None
+    ) -> Iterator[bool]:
         """Propose for one rank: first no victims, if a node is free and only quota is short; then node after node."""
         row = self._state.whatif.row(role)
         row.refresh()
@@ -93,8 +97,8 @@ class Proposals:
             yield False
             trial.undo()
         search = self._search(row, trial, eligible)
-        if asking is not None:
-            yield from self._agreed(search, trial, eligible, asking)
+        if consent_request is not None:
+            yield from self._agreed(search, trial, eligible, consent_request)
             return
         barred: Bools | None = None
         for _ in range(TRIES_MAX):
@@ -109,10 +113,12 @@ class Proposals:
             barred = np.zeros(len(row.fits), dtype=np.bool_) if barred is None else barred
             barred[node] = True
 
-    def _agreed(self, search: NodeSearch, trial: EvictionTrial, eligible: Bools, asking: Asking) -> Iterator[bool]:
+    def _agreed(
+        self, search: NodeSearch, trial: EvictionTrial, eligible: Bools, consent_request: ConsentRequest
+    ) -> Iterator[bool]:
         """Propose one node after the other, of those to which the extenders agree."""
         offers = self._offers(search, trial, eligible)
-        said = consent(asking, list(offers.values()))
+        said = ask_consent(consent_request, list(offers.values()))
         trial.waits, trial.refused = said.waits, said.refused
         agreed = [node for node, each in offers.items() if each.node in said.nodes]
         for node in agreed[:TRIES_MAX]:
@@ -124,10 +130,10 @@ class Proposals:
             trial.within = None
             search.refresh(eligible)
 
-    def _offers(self, search: NodeSearch, trial: EvictionTrial, eligible: Bools) -> dict[int, Offer]:
+    def _offers(self, search: NodeSearch, trial: EvictionTrial, eligible: Bools) -> dict[int, VictimOffer]:
         """Return {node: its offer of victims}, the best first."""
         names = self._state.whatif.table.names
-        found: dict[int, Offer] = {}
+        found: dict[int, VictimOffer] = {}
         barred = np.zeros(len(names), dtype=np.bool_)
         while len(found) < offers_max(len(names)) and self._cleared < CLEARED_MAX:
             node = search.best(barred)
@@ -157,7 +163,7 @@ class Proposals:
         if not key:
             return self._clear_roles(fact, trial, eligible, barred)
         codes = self._state.whatif.table.label(key).codes
-        turns, best = self._turns(trial, eligible), None
+        turns, best = self._eviction_ranks(trial, eligible), None
         for domain in np.unique(codes[codes >= 0]).tolist()[:DOMAINS_MAX]:
             if self._clear_roles(fact, trial, eligible, barred | (codes != domain)):
                 cost = self._cost(trial, 0, turns)
@@ -192,7 +198,7 @@ class Proposals:
         column = row.usage.table.label(role.topology.key)
         room = np.bincount(column.codes[column.codes >= 0], search.room()[column.codes >= 0], len(column.values))
         best: tuple[DomainCost, int] | None = None
-        open_units, turns = search.eligible, self._turns(trial, search.eligible)
+        open_units, turns = search.eligible, self._eviction_ranks(trial, search.eligible)
         domains = np.flatnonzero(room >= want)[:DOMAINS_MAX].tolist()
         for domain in domains if len(domains) > 1 else ():
             before, mine = len(trial.steps), len(taken)
@@ -200,7 +206,7 @@ class Proposals:
                 cost = self._cost(trial, before, turns)
                 best = (cost, domain) if best is None or cost < best[0] else best
             self._give_back(taken, mine)
-            trial.back_to(before)
+            trial.rewind_to(before)
             search.refresh(open_units, turns)
         if best is None and len(domains) != 1:
             return False
@@ -219,7 +225,7 @@ class Proposals:
                 left -= len(nodes)
             if not left:
                 return True
-            search.refresh(open_units, self._turns(trial, open_units))
+            search.refresh(open_units, self._eviction_ranks(trial, open_units))
             node = search.best(barred)
             if node is None or tries >= TRIES_MAX or self._cleared >= CLEARED_MAX:
                 return False
@@ -246,34 +252,34 @@ class Proposals:
             is_cleared = trial.remove_all(units) and self._fits(row, node)
         else:
             # Each eviction may change which queue is furthest above its share.
-            there = [self._victims.units[index] for index in search.may_go(node)]
+            there = [self._victims.units[index] for index in search.evictable_on(node)]
             is_cleared = False
-            for unit in in_turn(there, trial.standings, trial.queue):
+            for unit in in_eviction_order(there, trial.queue_shares, trial.queue):
                 if trial.remove(unit) and self._fits(row, node):
                     is_cleared = True
                     break
             for step in reversed(trial.steps[before:]) if is_cleared else ():
                 at = trial.steps.index(step)
                 if trial.put_back(step) and not self._fits(row, node):
-                    trial.again(step, at)
+                    trial.redo_step(step, at)
         if not is_cleared:
-            trial.back_to(before)
+            trial.rewind_to(before)
         return is_cleared
 
     def _have_several_queues(self, search: NodeSearch, node: int, trial: EvictionTrial) -> bool:
         """Whether work of more than one other queue could be evicted from the node."""
         if len(self._victims.queues) <= 1:
             return False
-        there = {self._victims.units[index].fact.queue for index in search.may_go(node)}
+        there = {self._victims.units[index].fact.queue for index in search.evictable_on(node)}
         return len(there - {trial.queue}) > 1
 
-    def _turns(self, trial: EvictionTrial, eligible: Bools) -> Ints:
+    def _eviction_ranks(self, trial: EvictionTrial, eligible: Bools) -> Ints:
         """Return each queue's place in the order of eviction, as the tree is now."""
         victims = self._victims
         own = victims.queues.index(trial.queue) if trial.queue in victims.queues else -1
         if len(victims.queues) == 1 or not eligible[victims.queue != own].any():
             return self._no_turns
-        return turns(trial.standings, victims.queues, trial.queue)
+        return eviction_ranks(trial.queue_shares, victims.queues, trial.queue)
 
     def _fits(self, row: FeasibilityRow, node: int) -> bool:
         row.refresh()
@@ -299,21 +305,23 @@ class Proposals:
 
     def _search(self, row: FeasibilityRow, trial: EvictionTrial, eligible: Bools) -> NodeSearch:
         own = self._victims.queues.index(trial.queue) if trial.queue in self._victims.queues else -1
-        key = (row.ask.key, own, trial.rule)
+        key = (row.request.key, own, trial.rule)
         known = self._searches.get(key)
         if known is None or known.row is not row:
             if len(self._searches) >= SEARCHES_KEPT:
                 self._searches.clear()
-            known = self._searches[key] = NodeSearch(row, self._victims, self._turns(trial, eligible), eligible)
+            known = self._searches[key] = NodeSearch(
+                row, self._victims, self._eviction_ranks(trial, eligible), eligible
+            )
         else:
-            known.refresh(eligible, self._turns(trial, eligible))
+            known.refresh(eligible, self._eviction_ranks(trial, eligible))
         return known
 
     def _is_within_reach(self, fact: AllocationFact, trial: EvictionTrial, eligible: Bools) -> bool:
         """Whether its ranks would have room if all eligible units were removed."""
         for role in fact.roles:
             row = self._state.whatif.row(role)
-            if row.usage.devices_for(row.ask) is not None:
+            if row.usage.devices_for(row.request) is not None:
                 continue
             if int(self._search(row, trial, eligible).room().sum()) < role.minimum:
                 return False
@@ -322,7 +330,7 @@ class Proposals:
     def _in_order(self, fact: AllocationFact, trial: EvictionTrial, eligible: Bools) -> Iterator[bool]:
         """Propose the shortest run of units, in the order of eviction, after which there is a place."""
         units = [self._victims.units[index] for index in np.flatnonzero(eligible).tolist()]
-        removed = [unit for unit in in_turn(units, trial.standings, trial.queue) if trial.remove(unit)]
+        removed = [unit for unit in in_eviction_order(units, trial.queue_shares, trial.queue) if trial.remove(unit)]
         if not removed or not self._has_place(fact):
             trial.undo()
             return
@@ -330,10 +338,10 @@ class Proposals:
         steps = list(trial.steps)
         while low < high:
             middle = (low + high) // 2
-            trial.back_to(0)
+            trial.rewind_to(0)
             trial.redo(steps[:middle])
             low, high = (low, middle) if self._has_place(fact) else (middle + 1, high)
-        trial.back_to(0)
+        trial.rewind_to(0)
         trial.redo(steps[:low])
         yield False
         trial.undo()

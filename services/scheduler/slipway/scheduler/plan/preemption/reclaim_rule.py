@@ -82,7 +82,7 @@ class ReclaimClaim:
 
     def _weigh(self, share: Due, ours: str, theirs: str, used: Mapping[str, int]) -> int:
         """Compare our share including the demand with theirs."""
-        if self._tree.withholds(ours, theirs, self._demand, used):
+        if self._tree.denies_reclaim(ours, theirs, self._demand, used):
             return NOT
         if share <= self._tree.share(theirs, {name: -amount for name, amount in used.items()}):
             return FIRST

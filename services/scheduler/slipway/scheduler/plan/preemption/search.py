@@ -12,7 +12,7 @@ and port. The placement decides whether the rank may really use the node.
 import numpy as np
 
 from slipway.scheduler.plan.placement.feasibility import FeasibilityRow
-from slipway.scheduler.plan.preemption.victims import Victims
+from slipway.scheduler.plan.preemption.victims import VictimTable
 from slipway.scheduler.plan.state.nodes import EVERY, Bools, Ints
 
 _FEW = 24
@@ -23,21 +23,21 @@ _NEVER = -(2**62)
 class NodeSearch:
     """The costs of all nodes for one request, updated as the usage changes."""
 
-    def __init__(self, row: FeasibilityRow, victims: Victims, turns: Ints, eligible: Bools) -> None:
+    def __init__(self, row: FeasibilityRow, victims: VictimTable, turns: Ints, eligible: Bools) -> None:
         """`turns`: each queue's place in the order of eviction (`victim_order`); `eligible`: units that may go."""
         self.row = row
         self._victims = victims
         self.eligible = eligible
         size = len(row.usage.table)
         self._set_turns(turns)
-        ask, table = row.ask, row.usage.table
-        self._needs = ask.steps
-        self._is_by_device = row.usage.devices_for(ask) is not None
+        request, table = row.request, row.usage.table
+        self._needs = request.steps
+        self._is_by_device = row.usage.devices_for(request) is not None
         """whether devices decide, because the amounts of free capacity do not suffice"""
         self._open: Bools = row.passed.copy()
         for resource, amount in self._needs:
             self._open &= table.allocatable[resource] >= amount
-        if ask.missing:
+        if request.missing:
             self._open[:] = False
         self.is_ok: Bools = np.zeros(size, dtype=np.bool_)
         """nodes where evicting units makes room for the rank"""
@@ -48,14 +48,14 @@ class NodeSearch:
         ms) among the highest, and the last of the highest in the order.
         """
         self._cursor = len(row.usage.touched)
-        self._look_at_all()
+        self._recompute_all()
 
     def refresh(self, eligible: Bools, turns: Ints | None = None) -> None:
         """Update the touched nodes, the eligible units, and the order of the queues (None: unchanged)."""
         if turns is not None and turns is not self._turns and not np.array_equal(turns, self._turns):
             self._set_turns(turns)
             self._cursor, self.eligible = len(self.row.usage.touched), eligible
-            self._look_at_all()
+            self._recompute_all()
             return
         touched = self.row.usage.touched
         stale = set(touched[self._cursor :])
@@ -66,10 +66,10 @@ class NodeSearch:
             if changed.size:
                 stale |= self._victims.nodes_of(changed)
         if len(stale) > _FEW:
-            self._look_at_all()
+            self._recompute_all()
             return
         for node in stale:
-            self.look_at(node)
+            self.recompute(node)
 
     def best(self, barred: Bools | None = None) -> int | None:
         """Return the node that costs least, of those that are not barred; None when there is none."""
@@ -91,18 +91,20 @@ class NodeSearch:
             free = usage.free(resource, EVERY).copy()
             np.add.at(free, at, victims.piece_used[resource, chosen])
             np.minimum(counts, free // amount, out=counts)
-        if self.row.ask.host_ports:
+        if self.row.request.host_ports:
             np.minimum(counts, 1, out=counts)
         return np.where(self._open, np.maximum(counts, 0), 0)
 
-    def may_go(self, node: int) -> list[int]:
+    def evictable_on(self, node: int) -> list[int]:
         """Return the eligible units with a piece on the node."""
-        return [unit for unit in self._victims.piece_unit[self._victims.on(node)].tolist() if self.eligible[unit]]
+        return [
+            unit for unit in self._victims.piece_unit[self._victims.pieces_on(node)].tolist() if self.eligible[unit]
+        ]
 
     def victims_on(self, node: int) -> list[int]:
         """Return the units that would be evicted from the node, in the current order of eviction."""
         victims = self._victims
-        pieces = [piece for piece in victims.on(node).tolist() if self.eligible[victims.piece_unit[piece]]]
+        pieces = [piece for piece in victims.pieces_on(node).tolist() if self.eligible[victims.piece_unit[piece]]]
         pieces.sort(key=lambda piece: (int(self._turn[victims.piece_unit[piece]]), int(victims.piece_unit[piece])))
         if self._is_by_device:
             return self._by_device(node, pieces)
@@ -129,12 +131,12 @@ class NodeSearch:
             for charge in victims.charges[piece]:
                 usage.charge(charge, node, -1)
         gone: list[int] = []
-        is_enough = bool(usage.fits(self.row.ask, at)[0])
+        is_enough = bool(usage.fits(self.row.request, at)[0])
         for piece in reversed(pieces):
             unit = int(victims.piece_unit[piece])
             for charge in victims.charges[piece]:
                 usage.charge(charge, node)
-            if is_enough and (int(victims.whole[unit]) in gone or not usage.fits(self.row.ask, at)[0]):
+            if is_enough and (int(victims.whole[unit]) in gone or not usage.fits(self.row.request, at)[0]):
                 gone.append(unit)
                 for charge in victims.charges[piece]:
                     usage.charge(charge, node, -1)
@@ -156,7 +158,7 @@ class NodeSearch:
             int(usage.table.allocatable[resource, node] - usage.used[resource, node]) - amount
             for resource, amount in self._needs
         ]
-        room += [-int(usage.port(port)[node]) for port in self.row.ask.host_ports]
+        room += [-int(usage.port(port)[node]) for port in self.row.request.host_ports]
         for piece in pieces:
             room = [left + amount for left, amount in zip(room, self._freed(piece), strict=True)]
         return room if all(left >= 0 for left in room) else None
@@ -164,7 +166,7 @@ class NodeSearch:
     def _freed(self, piece: int) -> list[int]:
         victims = self._victims
         freed = [int(victims.piece_used[resource, piece]) for resource, _ in self._needs]
-        for port in self.row.ask.host_ports:
+        for port in self.row.request.host_ports:
             held = victims.ports.get(port)
             freed.append(0 if held is None else int(held[piece]))
         return freed
@@ -175,7 +177,7 @@ class NodeSearch:
         self._turn: Ints = turns[victims.queue]
         self._level: Ints = victims.level + self._turn * (int(victims.level.max(initial=0)) + 1)
 
-    def look_at(self, node: int) -> None:
+    def recompute(self, node: int) -> None:
         """Compute one node again."""
         if not self._open[node]:
             return
@@ -194,13 +196,13 @@ class NodeSearch:
             max(unit for unit, level in zip(gone, levels, strict=True) if level == highest),
         )
 
-    def _look_at_all(self) -> None:
-        """Compute all nodes at once, with the same result as `look_at` for each."""
+    def _recompute_all(self) -> None:
+        """Compute all nodes at once, with the same result as `recompute` for each."""
         victims = self._victims
         self.is_ok[:] = False
         if self._is_by_device:
             for node in np.unique(victims.piece_node[self.eligible[victims.piece_unit]]).tolist():
-                self.look_at(node)
+                self.recompute(node)
             return
         mine = np.flatnonzero(self.eligible[victims.piece_unit] & self._open[victims.piece_node])
         units = victims.piece_unit[mine]
@@ -216,13 +218,13 @@ class NodeSearch:
         room = self._free(at) + sums
         is_ok: Bools = np.logical_and.reduce(room >= 0, axis=0)
         gone = self._put_back(freed, room, (starts, counts), is_ok, self._wholes(nodes, units))
-        self._weigh(at, gone, units, (starts, counts))
+        self._set_costs(at, gone, units, (starts, counts))
 
     def _columns(self, pieces: Ints) -> Ints:
         """Return what each piece frees, per resource and port."""
         victims = self._victims
         rows = [victims.piece_used[resource, pieces] for resource, _ in self._needs]
-        for port in self.row.ask.host_ports:
+        for port in self.row.request.host_ports:
             held = victims.ports.get(port)
             rows.append(np.zeros(pieces.size, dtype=np.int64) if held is None else held[pieces])
         return np.array(rows, dtype=np.int64).reshape(-1, pieces.size)
@@ -231,7 +233,7 @@ class NodeSearch:
         """Return what is free with the rank placed, per resource and port; negative where the rank does not fit."""
         usage = self.row.usage
         rows = [usage.free(resource, at) - amount for resource, amount in self._needs]
-        rows += [-usage.port(port)[at] for port in self.row.ask.host_ports]
+        rows += [-usage.port(port)[at] for port in self.row.request.host_ports]
         return np.array(rows, dtype=np.int64).reshape(-1, at.size)
 
     def _wholes(self, nodes: Ints, units: Ints) -> Ints | None:
@@ -264,7 +266,7 @@ class NodeSearch:
             room[:, columns] = np.where(fits, left, room[:, columns])
         return gone
 
-    def _weigh(self, at: Ints, gone: Bools, units: Ints, runs: tuple[Ints, Ints]) -> None:
+    def _set_costs(self, at: Ints, gone: Bools, units: Ints, runs: tuple[Ints, Ints]) -> None:
         """Set the costs of each node with victims."""
         victims = self._victims
         starts, counts = runs

@@ -8,8 +8,8 @@ import msgspec
 from slipway.scheduler.plan.placement.tick_state import Ranks, TickState
 from slipway.scheduler.plan.preemption.eviction_budget import EvictionBudget
 from slipway.scheduler.plan.preemption.reclaim_rule import NOT, Claim
-from slipway.scheduler.plan.preemption.victims import Unit, role_index, spare_of
-from slipway.scheduler.plan.queueing.node_shares import Standings
+from slipway.scheduler.plan.preemption.victims import EvictionUnit, role_index, spare_of
+from slipway.scheduler.plan.queueing.node_shares import QueueShares
 from slipway.scheduler.plan.state.nodes import Bools
 from slipway.scheduler.plan.state.snapshot import Holding
 
@@ -17,7 +17,7 @@ from slipway.scheduler.plan.state.snapshot import Holding
 class TrialStep(msgspec.Struct, frozen=True):
     """One removed unit, and the ranks that were removed with it."""
 
-    unit: Unit
+    unit: EvictionUnit
     ranks: Ranks
 
 
@@ -31,19 +31,19 @@ class EvictionTrial:
         queue: str,
         rule: int,
         *,
-        standings: Standings | None = None,
+        queue_shares: QueueShares | None = None,
         budget: EvictionBudget | None = None,
     ) -> None:
         """Work of other queues than `queue` is removed as `claim` permits, by `rule` or a stricter one.
 
-        Of those queues, the one that is furthest above its share in `standings` gives first (None: the shares of the
+        Of those queues, the one that is furthest above its share in `queue_shares` gives first (None: the shares of the
         pool). All removals stay within `budget` (None: no eviction limits).
         """
         self._state = state
         self._claim = claim
         self.queue = queue
         self.rule = rule
-        self.standings: Standings = standings or state.tree
+        self.queue_shares: QueueShares = queue_shares or state.tree
         self.steps: list[TrialStep] = []
         self.within: Bools | None = None
         """the nodes that the preemptor may use after these removals; None for all"""
@@ -57,13 +57,13 @@ class EvictionTrial:
         self._off: set[int] = set()
         """indices of the removed units"""
 
-    def is_off(self, unit: Unit) -> bool:
+    def is_removed(self, unit: EvictionUnit) -> bool:
         """Whether the unit, or its whole allocation, is removed."""
         return unit.index in self._off or unit.whole in self._off
 
-    def remove(self, unit: Unit) -> bool:
+    def remove(self, unit: EvictionUnit) -> bool:
         """Remove a unit if it may be evicted; return False when it may not."""
-        if self.is_off(unit):
+        if self.is_removed(unit):
             return True
         if not unit.is_whole and not self._can_spare(unit):
             return False
@@ -80,12 +80,12 @@ class EvictionTrial:
         self._take(TrialStep(unit, ranks), len(self.steps))
         return True
 
-    def remove_all(self, units: list[Unit]) -> bool:
+    def remove_all(self, units: list[EvictionUnit]) -> bool:
         """Remove all of `units`, or none; return whether they were removed."""
         before = len(self.steps)
         for unit in units:
             if not self.remove(unit):
-                self.back_to(before)
+                self.rewind_to(before)
                 return False
         return True
 
@@ -97,11 +97,11 @@ class EvictionTrial:
         self._give(step)
         return True
 
-    def again(self, step: TrialStep, at: int) -> None:
+    def redo_step(self, step: TrialStep, at: int) -> None:
         """Undo `put_back` of a step that was at index `at`."""
         self._take(step, at)
 
-    def back_to(self, count: int) -> None:
+    def rewind_to(self, count: int) -> None:
         """Put back all steps but the first `count`."""
         while len(self.steps) > count:
             self._give(self.steps.pop())
@@ -113,9 +113,9 @@ class EvictionTrial:
 
     def undo(self) -> None:
         """Put back everything."""
-        self.back_to(0)
+        self.rewind_to(0)
 
-    def is_lawful(self) -> bool:
+    def is_permitted(self) -> bool:
         """Whether the removed units could have been taken in this order, each step by the rule."""
         steps = list(self.steps)
         if all(step.unit.fact.queue == self.queue for step in steps):
@@ -146,7 +146,7 @@ class EvictionTrial:
         self._state.put_back(step.unit.holding, step.ranks)
         self._off.discard(step.unit.index)
 
-    def _is_allowed(self, unit: Unit) -> bool:
+    def _is_allowed(self, unit: EvictionUnit) -> bool:
         fact = unit.fact
         if fact.queue == self.queue:
             return True
@@ -154,7 +154,7 @@ class EvictionTrial:
         verdict = self._claim.verdict(unit.holding, left if unit.is_whole else (unit.rank,))
         return verdict != NOT and verdict >= self.rule
 
-    def _can_spare(self, unit: Unit) -> bool:
+    def _can_spare(self, unit: EvictionUnit) -> bool:
         spare, per_role = spare_of(unit.holding)
         for step in self.steps:
             if step.unit.whole == unit.whole:

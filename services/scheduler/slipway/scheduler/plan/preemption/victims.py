@@ -34,7 +34,7 @@ Source: kube-scheduler's preemption.
 WholeKey = tuple[int, int, int, int, str, str, int]
 
 
-class Unit(msgspec.Struct, eq=False):
+class EvictionUnit(msgspec.Struct, eq=False):
     """What is evicted at once: `rank` of an elastic gang, or all remaining ranks of an allocation (`rank` -1)."""
 
     holding: Holding
@@ -58,12 +58,12 @@ class Unit(msgspec.Struct, eq=False):
         return self.holding.allocation
 
 
-class Victims:
+class VictimTable:
     """All units of a snapshot and their pieces."""
 
     def __init__(self, snapshot: PoolSnapshot, priorities: Mapping[str, int]) -> None:
         """`priorities` are the priorities of the queues."""
-        found: list[Unit] = []
+        found: list[EvictionUnit] = []
         for holding in snapshot.holdings.values():
             if holding.allocation.preemptible and holding.allocation.queue in priorities and _may_go(holding):
                 found += _units(holding, snapshot, priorities[holding.allocation.queue])
@@ -90,11 +90,11 @@ class Victims:
         self.kinds, self.kind = _kinds(found)
         """{queue: (number, amounts) of each kind of use of its units}, and the number of each unit's kind"""
         self.kind_count = sum(len(kinds) for kinds in self.kinds.values())
-        self.told = [unit.index for unit in found if unit.fact.evictions]
+        self.evicted_before = [unit.index for unit in found if unit.fact.evictions]
         """indices of units that were evicted for other work before"""
         self._lay_out(snapshot)
 
-    def on(self, node: int) -> Ints:
+    def pieces_on(self, node: int) -> Ints:
         """Return the pieces on a node, in order."""
         return self._by_node[self._starts[node] : self._starts[node + 1]]
 
@@ -146,16 +146,16 @@ class Victims:
         self._starts: list[int] = [0, *np.cumsum(counts).tolist()]
 
 
-def victims_of(snapshot: PoolSnapshot) -> Victims:
+def victims_of(snapshot: PoolSnapshot) -> VictimTable:
     """Return the victims of a snapshot, computed once per state."""
-    if not isinstance(snapshot.memo.victims, Victims):
-        snapshot.memo.victims = Victims(snapshot, {queue.name: queue.priority for queue in snapshot.queues})
-    return snapshot.memo.victims
+    if not isinstance(snapshot.cache.victims, VictimTable):
+        snapshot.cache.victims = VictimTable(snapshot, {queue.name: queue.priority for queue in snapshot.queues})
+    return snapshot.cache.victims
 
 
 def lowest_of(snapshot: PoolSnapshot) -> Mapping[str, int]:
     """Return {queue: the lowest priority of its preemptible work}, for a cheap check that eviction is impossible."""
-    if snapshot.memo.lowest is None:
+    if snapshot.cache.lowest is None:
         lowest: dict[str, int] = {}
         for holding in snapshot.holdings.values():
             fact = holding.allocation
@@ -163,8 +163,8 @@ def lowest_of(snapshot: PoolSnapshot) -> Mapping[str, int]:
                 priority = priority_of(fact, snapshot.job_of(fact))
                 if priority < lowest.get(fact.queue, priority + 1):
                     lowest[fact.queue] = priority
-        snapshot.memo.lowest = lowest
-    return snapshot.memo.lowest
+        snapshot.cache.lowest = lowest
+    return snapshot.cache.lowest
 
 
 def spare_of(holding: Holding) -> tuple[int, list[int]]:
@@ -197,11 +197,11 @@ def _began(fact: AllocationFact) -> float:
     return fact.started if fact.phase is Phase.RUNNING else math.inf
 
 
-def _order(unit: Unit) -> WholeKey:
+def _order(unit: EvictionUnit) -> WholeKey:
     return unit.order
 
 
-def _count(unit: Unit) -> int:
+def _count(unit: EvictionUnit) -> int:
     """Return how many ranks the unit evicts."""
     return len(_live(unit.holding)) if unit.kind == _GANG else 1
 
@@ -219,22 +219,22 @@ def _live(holding: Holding) -> tuple[int, ...]:
     return tuple(rank for rank in holding.charges if rank not in holding.leaving)
 
 
-def _units(holding: Holding, snapshot: PoolSnapshot, queue_priority: int) -> list[Unit]:
+def _units(holding: Holding, snapshot: PoolSnapshot, queue_priority: int) -> list[EvictionUnit]:
     fact = holding.allocation
     priority = priority_of(fact, snapshot.job_of(fact))
     safe = -milliseconds(safe_point(fact))
     is_lone = len(fact.roles) == 1 and fact.roles[0].count == 1
     kind = _LONE if is_lone else _GANG
     order = (queue_priority, priority, kind, safe, fact.key, fact.uid, 0)
-    found = [Unit(holding=holding, priority=priority, kind=kind, order=order)]
+    found = [EvictionUnit(holding=holding, priority=priority, kind=kind, order=order)]
     if not is_lone:
         for rank in sorted(_spared(holding)):
             order = (queue_priority, priority, _SURPLUS, safe, fact.key, fact.uid, -rank)
-            found.append(Unit(holding=holding, priority=priority, kind=_SURPLUS, order=order, rank=rank))
+            found.append(EvictionUnit(holding=holding, priority=priority, kind=_SURPLUS, order=order, rank=rank))
     return found
 
 
-def _pieces(unit: Unit, index: Mapping[str, int]) -> dict[int, list[Charge]]:
+def _pieces(unit: EvictionUnit, index: Mapping[str, int]) -> dict[int, list[Charge]]:
     """Return {node: charges that the unit frees there}; surplus ranks are in their own units, not in the gang's."""
     charges = unit.holding.charges
     if not unit.is_whole:
@@ -274,7 +274,7 @@ def _spared(holding: Holding) -> frozenset[int]:
     return frozenset(found)
 
 
-def _used(unit: Unit) -> Mapping[str, int]:
+def _used(unit: EvictionUnit) -> Mapping[str, int]:
     """Return what the unit uses, as quota counts it, without ranks that are leaving."""
     holding = unit.holding
     if unit.is_whole and not holding.leaving:
@@ -282,13 +282,13 @@ def _used(unit: Unit) -> Mapping[str, int]:
     return holding.used_by(_live(holding) if unit.is_whole else (unit.rank,)).amounts
 
 
-def _levels(units: list[Unit]) -> Ints:
+def _levels(units: list[EvictionUnit]) -> Ints:
     ordered = sorted({unit.order[:2] for unit in units})
     level = {pair: number for number, pair in enumerate(ordered)}
     return np.fromiter((level[unit.order[:2]] for unit in units), np.int64, len(units))
 
 
-def _kinds(units: list[Unit]) -> tuple[dict[str, list[tuple[int, Mapping[str, int]]]], Ints]:
+def _kinds(units: list[EvictionUnit]) -> tuple[dict[str, list[tuple[int, Mapping[str, int]]]], Ints]:
     known: dict[tuple[str, tuple[tuple[str, int], ...]], int] = {}
     kinds: dict[str, list[tuple[int, Mapping[str, int]]]] = {}
     codes: list[int] = []

@@ -56,7 +56,7 @@ def closed_gate(allocation: AllocationFact, snapshot: PoolSnapshot, tree: QueueT
 
 
 def _queue_gate(allocation: AllocationFact, snapshot: PoolSnapshot, tree: QueueTree) -> Explanation | None:
-    aside = tree.aside(allocation.queue)
+    aside = tree.closed_reason(allocation.queue)
     if aside:
         return Explanation(
             gate=Gate.UNKNOWN_QUEUE, message=f"nothing starts in queue {allocation.queue}: {aside}", is_never=True

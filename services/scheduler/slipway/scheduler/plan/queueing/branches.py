@@ -83,7 +83,7 @@ class Branch:
         return {*(self.own or ()), *self.borrowing, *self.lending, *self.limit}
 
 
-def grow(queues: Mapping[str, QueueFact], total: Resources) -> tuple[dict[str, Branch], tuple[str, ...]]:
+def build_branches(queues: Mapping[str, QueueFact], total: Resources) -> tuple[dict[str, Branch], tuple[str, ...]]:
     """Return ({queue: its branch}, the resources that some queue names); the root is `ROOT`.
 
     `total` is what the open nodes of the pool can take, as `counted` returns it, with 0 for resources of closed nodes.
@@ -115,7 +115,7 @@ def grow(queues: Mapping[str, QueueFact], total: Resources) -> tuple[dict[str, B
     return branches, named
 
 
-def shift(branches: Mapping[str, Branch], named: tuple[str, ...], past: PastUse) -> bool:
+def apply_past_use(branches: Mapping[str, Branch], named: tuple[str, ...], past: PastUse) -> bool:
     """Set `shifted` and `step` of every queue by its past use of GPUs; return False when no queue's weight changes.
 
     Siblings are compared with one another. Each queue's past use is measured against what it deserved in the same time,
@@ -195,7 +195,7 @@ def with_run_limits(queues: Mapping[str, QueueFact]) -> dict[str, QueueFact]:
     }
 
 
-def set_aside(queues: Iterable[QueueFact]) -> dict[str, str]:
+def closed_queues(queues: Iterable[QueueFact]) -> dict[str, str]:
     """Return {queue: why nothing starts in it}."""
     facts = {queue.name: queue for queue in queues}
     known: dict[str, str] = dict.fromkeys(ROOT_NAMES, "")

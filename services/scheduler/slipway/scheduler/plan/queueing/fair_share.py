@@ -9,7 +9,7 @@ use, it comes right after the priority of the head's queue: the branch with less
 without inner queues the result is the plain order by share. Knows nothing of why a head is blocked.
 
 Costs O(depth x log queues) per step: an admission changes only the branches above its queue. A queue whose use
-decreases is entered again (`renew`).
+decreases is entered again (`update`).
 Source: Kueue's fair-sharing tournament, Volcano's hdrf.
 """
 
@@ -27,14 +27,14 @@ Only the newest entry of a child is valid.
 """
 
 
-class Contest:
+class FairShareTournament:
     """The heads of all queues of one tick."""
 
     def __init__(self, tree: QueueTree) -> None:
         self._tree = tree
         self._heads: dict[str, tuple[Mapping[str, int], HeadKey]] = {}
         """{leaf queue: (what its head requests, the head's key)}"""
-        self._meetings: dict[str, list[_Entry]] = {ROOT: []}
+        self._entries: dict[str, list[_Entry]] = {ROOT: []}
         """{inner queue: the entries of its children}"""
         self._versions: dict[str, int] = {}
         self._stale: str | None = None
@@ -44,16 +44,16 @@ class Contest:
         """Set the head of queue `name`."""
         self._heads[name] = (demand, key)
         if self._stale == name:
-            self._stale = None  # the shares are updated below, with what the queue has used since `take`
+            self._stale = None  # the shares are updated below, with what the queue has used since `pop`
         self._settle()
-        self._rise(name)
+        self._promote(name)
 
-    def renew(self, names: Iterable[str]) -> None:
+    def update(self, names: Iterable[str]) -> None:
         """Update the shares of queues whose use has decreased."""
         for name in sorted(set(names)):
-            self._rise(name)
+            self._promote(name)
 
-    def take(self) -> str | None:
+    def pop(self) -> str | None:
         """Return the queue whose head is next; it leaves the contest until it enters again. None when none is left."""
         self._settle()
         name = ROOT
@@ -68,19 +68,19 @@ class Contest:
     def _settle(self) -> None:
         stale, self._stale = self._stale, None
         if stale is not None:
-            self._rise(stale)
+            self._promote(stale)
 
-    def _rise(self, name: str) -> None:
+    def _promote(self, name: str) -> None:
         """Enter the best head of `name` into the queue above it, and so on to the root."""
         while name != ROOT:
-            above = self._tree.above(name)
+            above = self._tree.parent(name)
             version = self._versions[name] = self._versions.get(name, 0) + 1
             best = self._best(name)
             if best is not None:
                 demand, key = self._heads[best]
                 share, before = self._tree.shifted_share(name, demand), self._tree.used_before(name)
                 entry = (share, key[0], before, key, name, version)
-                heapq.heappush(self._meetings.setdefault(above, []), entry)
+                heapq.heappush(self._entries.setdefault(above, []), entry)
             name = above
 
     def _best(self, name: str) -> str | None:
@@ -93,7 +93,7 @@ class Contest:
         return name
 
     def _top(self, name: str) -> _Entry | None:
-        meeting = self._meetings.get(name, [])
-        while meeting and meeting[0][5] != self._versions[meeting[0][4]]:
-            heapq.heappop(meeting)
-        return meeting[0] if meeting else None
+        entries = self._entries.get(name, [])
+        while entries and entries[0][5] != self._versions[entries[0][4]]:
+            heapq.heappop(entries)
+        return entries[0] if entries else None

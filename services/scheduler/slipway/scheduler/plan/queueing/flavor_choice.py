@@ -18,7 +18,7 @@ from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 BORROW, PREEMPT, TRY_NEXT = "Borrow", "Preempt", "TryNextFlavor"
 
 
-class _Known(msgspec.Struct, frozen=True):
+class _GroupFlavor(msgspec.Struct, frozen=True):
     """One flavor that a group accepts."""
 
     flavor: str
@@ -29,7 +29,7 @@ class _Known(msgspec.Struct, frozen=True):
 class FlavorChoice:
     """Work in one of the flavors that it accepts; what a flavor changes is computed when it is read."""
 
-    def __init__(self, fact: AllocationFact, group: PendingGroup, known: _Known | None = None) -> None:
+    def __init__(self, fact: AllocationFact, group: PendingGroup, known: _GroupFlavor | None = None) -> None:
         self._fact = fact
         self._group = group
         self._known = known
@@ -66,7 +66,7 @@ class FlavorChoices:
         self._tree = tree
         self.is_any = bool(snapshot.pool.flavors)
         """whether the pool has flavors"""
-        self._known: dict[tuple[str, bytes], list[_Known]] = {}
+        self._known: dict[tuple[str, bytes], list[_GroupFlavor]] = {}
         """{(queue, shape of a group): the flavors that it accepts}"""
         self._told: dict[bytes, str] = {}
         """{group: the flavor that its explanation is about}"""
@@ -104,19 +104,19 @@ class FlavorChoices:
         """Whether its queue would then use more GPUs than it deserves, of all GPUs or of that flavor."""
         return self._tree.would_borrow(choice.fact.queue, choice.demand.amounts)
 
-    def tell(self, group: PendingGroup, flavor: str | None) -> None:
+    def set_explained(self, group: PendingGroup, flavor: str | None) -> None:
         """Record that the explanation of `group` is about `flavor`."""
         if flavor is not None:
             self._told[group.key] = flavor
 
-    def told(self, fact: AllocationFact, group: PendingGroup) -> AllocationFact:
+    def explained(self, fact: AllocationFact, group: PendingGroup) -> AllocationFact:
         """Return a member of `group` in the flavor that its explanation is about."""
         known = self._of_group(group)
         flavor = self._told.get(group.key)
         found = next((each for each in known if each.flavor == flavor), known[0] if known else None)
         return fact if found is None else msgspec.structs.replace(fact, roles=found.roles)
 
-    def _of_group(self, group: PendingGroup) -> list[_Known]:
+    def _of_group(self, group: PendingGroup) -> list[_GroupFlavor]:
         if not self.is_any:
             return []
         key = (group.sample.queue, group.shape)
@@ -125,12 +125,12 @@ class FlavorChoices:
             known = self._known[key] = self._found(group.sample)
         return known
 
-    def _found(self, fact: AllocationFact) -> list[_Known]:
+    def _found(self, fact: AllocationFact) -> list[_GroupFlavor]:
         if flavors.is_chosen(fact):
             return []
         queue, table = self._tree.queue(fact.queue), self._snapshot.table
-        found: list[_Known] = []
+        found: list[_GroupFlavor] = []
         for flavor in flavors.accepted(fact, queue, self._snapshot.pool, table):
             chosen = flavors.of_flavor(fact, flavor)
-            found.append(_Known(flavor, chosen.roles, smallest_demand(chosen)))
+            found.append(_GroupFlavor(flavor, chosen.roles, smallest_demand(chosen)))
         return found

@@ -18,7 +18,7 @@ from slipway.scheduler.plan.queueing.queue_tree import QueueTree
 _NO_AMOUNTS: Mapping[str, int] = {}
 
 
-class Standings(Protocol):
+class QueueShares(Protocol):
     """How far each queue is above its due: in the pool (`QueueTree`), or on a set of nodes (`NodeShares`)."""
 
     def shares(self, name: str) -> tuple[Due, ...]:
@@ -42,7 +42,7 @@ class NodeShares:
 
     def take(self, name: str, demand: Mapping[str, int], times: int = 1) -> None:
         """Record use in `name`; `times` = -1 removes it. Use of a deleted queue is added to the root alone."""
-        for above in self._tree.line(name):
+        for above in self._tree.path_of(name):
             used = self._used.setdefault(above, {})
             for resource, amount in counted(demand).items():
                 used[resource] = used.get(resource, 0) + amount * times
@@ -72,11 +72,11 @@ class NodeShares:
         return worst / self._tree.weight(name)
 
     def shares(self, name: str) -> tuple[Due, ...]:
-        """Implements `Standings.shares`."""
-        return tuple(self.share(above) for above in self._tree.line(name)[-2::-1])
+        """Implements `QueueShares.shares`."""
+        return tuple(self.share(above) for above in self._tree.path_of(name)[-2::-1])
 
     def top(self, name: str) -> str:
-        """Implements `Standings.top`."""
+        """Implements `QueueShares.top`."""
         return self._tree.top(name)
 
     def _due(self, name: str) -> dict[str, Due]:

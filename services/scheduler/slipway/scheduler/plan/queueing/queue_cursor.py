@@ -38,7 +38,7 @@ def behind_head(queue: str, head: AllocationFact) -> Explanation:
     )
 
 
-class Walk:
+class GroupCursor:
     """One group in its queue: of its members a prefix is processed. The others wait for `why`, once that is known."""
 
     def __init__(self, group: PendingGroup) -> None:
@@ -102,7 +102,7 @@ class Walk:
         return [((order[0], order[1], 0, order), fact) for order, fact in self.waiting()]
 
 
-class UsersWalk(Walk):
+class UserTurnsCursor(GroupCursor):
     """A walk over a group whose users take turns: of each user's members a prefix is processed."""
 
     def __init__(self, group: PendingGroup, turns: UserTurns) -> None:
@@ -230,13 +230,15 @@ class QueueCursor:
     ) -> None:
         self.queue = queue
         self._turns = turns
-        self.walks: list[Walk] = [Walk(group) if turns is None else UsersWalk(group, turns) for group in groups]
+        self.group_cursors: list[GroupCursor] = [
+            GroupCursor(group) if turns is None else UserTurnsCursor(group, turns) for group in groups
+        ]
         self.settled = settled
         self.head: AllocationFact | None = None
         """the first blocked allocation that may be the head"""
         self.is_closed = False
         """whether no other work may pass the head"""
-        keys = [(walk.next_key(settled), number) for number, walk in enumerate(self.walks)]
+        keys = [(group_cursor.next_key(settled), number) for number, group_cursor in enumerate(self.group_cursors)]
         self._heap: list[tuple[LineKey, int]] = [(key, number) for key, number in keys if key is not None]
         heapq.heapify(self._heap)
 
@@ -244,85 +246,88 @@ class QueueCursor:
         """Return the next allocation to try and its group; None at the end, or behind a head that no work may pass."""
         if self.is_closed or not self._heap:
             return None
-        walk = self.walks[self._top()]
-        return walk.current, walk.group
+        group_cursor = self.group_cursors[self._top()]
+        return group_cursor.current, group_cursor.group
 
     def upcoming(self, most: int) -> list[AllocationFact]:
         """Return the first allocation of each of the next `most` groups, in order."""
-        return [self.walks[number].current for _, number in heapq.nsmallest(most, self._current())]
+        return [self.group_cursors[number].current for _, number in heapq.nsmallest(most, self._current())]
 
     def upcoming_of_groups(self, most: int) -> list[tuple[AllocationFact, PendingGroup]]:
         """Return the same allocations, each with its group."""
-        walks = [self.walks[number] for _, number in heapq.nsmallest(most, self._current())]
-        return [(walk.current, walk.group) for walk in walks]
+        group_cursors = [self.group_cursors[number] for _, number in heapq.nsmallest(most, self._current())]
+        return [(group_cursor.current, group_cursor.group) for group_cursor in group_cursors]
 
     def admit(self) -> None:
         """Record that the next allocation was admitted."""
         number = self._top()
         heapq.heappop(self._heap)
-        walk = self.walks[number]
+        group_cursor = self.group_cursors[number]
         if self._turns is not None:
-            self._turns.charge(walk.current.user, walk.group.demand.gpu_units())
-        walk.process()
+            self._turns.charge(group_cursor.current.user, group_cursor.group.demand.gpu_units())
+        group_cursor.process()
         self._push(number)
 
     def block(self, why: Explanation, *, is_head: bool) -> bool:
         """Record that the next allocation, and all that is alike, is blocked; return whether it is the head now."""
         number = self._top()
         heapq.heappop(self._heap)
-        walk = self.walks[number]
-        walk.why = why
+        group_cursor = self.group_cursors[number]
+        group_cursor.why = why
         if self.head is not None or not is_head:
             return False
-        self.head = walk.current
+        self.head = group_cursor.current
         self.is_closed = self.queue.ordering == STRICT
         return True
 
     def reopen(self) -> None:
         """Let the tick try blocked allocations again, the head first; those that can never start stay blocked."""
         self.head, self.is_closed = None, False
-        for number, walk in enumerate(self.walks):
-            if walk.why is not None and not walk.why.is_never:
-                walk.why = None
+        for number, group_cursor in enumerate(self.group_cursors):
+            if group_cursor.why is not None and not group_cursor.why.is_never:
+                group_cursor.why = None
                 self._push(number)
 
-    def explanation(self, walk: Walk, fact: AllocationFact) -> Explanation:
-        """Return why `fact`, a waiting member of `walk`, waits."""
+    def explanation(self, group_cursor: GroupCursor, fact: AllocationFact) -> Explanation:
+        """Return why `fact`, a waiting member of `group_cursor`, waits."""
         head = self.head if self.is_closed else None
-        if walk.why is not None and (head is None or fact.uid == head.uid or not self.is_of_head(walk)):
-            return walk.why
+        if group_cursor.why is not None and (head is None or fact.uid == head.uid or not self.is_of_head(group_cursor)):
+            return group_cursor.why
         return NOT_YET if head is None else behind_head(self.queue.name, head)
 
-    def is_of_head(self, walk: Walk) -> bool:
-        """Whether the next member of `walk` is the head of the queue."""
-        return self.head is not None and not walk.is_done and walk.current.uid == self.head.uid
+    def is_of_head(self, group_cursor: GroupCursor) -> bool:
+        """Whether the next member of `group_cursor` is the head of the queue."""
+        return self.head is not None and not group_cursor.is_done and group_cursor.current.uid == self.head.uid
 
-    def waiting(self) -> Iterable[tuple[WorkKey, AllocationFact, Walk]]:
+    def waiting(self) -> Iterable[tuple[WorkKey, AllocationFact, GroupCursor]]:
         """Yield all waiting allocations, in order."""
-        parts = [[(key, number, fact) for key, fact in walk.keyed()] for number, walk in enumerate(self.walks)]
+        parts = [
+            [(key, number, fact) for key, fact in group_cursor.keyed()]
+            for number, group_cursor in enumerate(self.group_cursors)
+        ]
         for key, number, fact in heapq.merge(*parts):
             if fact.uid not in self.settled:
-                yield key[3], fact, self.walks[number]
+                yield key[3], fact, self.group_cursors[number]
 
-    def line_key(self, order: WorkKey, user: str) -> LineKey:
+    def current_key(self, order: WorkKey, user: str) -> LineKey:
         """Return the current key of `user`'s work with the order `order`."""
         return (order[0], order[1], self._turns[user] if self._turns is not None else 0, order)
 
     def ahead(self, order: WorkKey, user: str) -> int:
         """Return how many allocations wait before `user`'s work with the order `order`."""
-        mine = self.line_key(order, user)
-        before = sum(walk.before(mine) for walk in self.walks)
+        mine = self.current_key(order, user)
+        before = sum(group_cursor.before(mine) for group_cursor in self.group_cursors)
         return before if not self.settled else before - sum(key < mine for key in self._settled_keys())
 
     def _settled_keys(self) -> list[LineKey]:
-        waiting = (member for walk in self.walks for member in walk.waiting())
-        return [self.line_key(order, fact.user) for order, fact in waiting if fact.uid in self.settled]
+        waiting = (member for group_cursor in self.group_cursors for member in group_cursor.waiting())
+        return [self.current_key(order, fact.user) for order, fact in waiting if fact.uid in self.settled]
 
     def _top(self) -> int:
         """Return the next walk. A key only grows in a plan, so an entry whose key has grown moves back."""
         while self._turns is not None:
             key, number = self._heap[0]
-            if self._turns[self.walks[number].current.user] == key[2]:
+            if self._turns[self.group_cursors[number].current.user] == key[2]:
                 break
             heapq.heappop(self._heap)
             self._push(number)
@@ -332,43 +337,43 @@ class QueueCursor:
         """Return all entries that may be next, with their current keys."""
         if self._turns is None:
             return self._heap
-        keys = [(self.walks[number].next_key(self.settled), number) for _, number in self._heap]
+        keys = [(self.group_cursors[number].next_key(self.settled), number) for _, number in self._heap]
         return [(key, number) for key, number in keys if key is not None]
 
     def _push(self, number: int) -> None:
-        key = self.walks[number].next_key(self.settled)
+        key = self.group_cursors[number].next_key(self.settled)
         if key is not None:
             heapq.heappush(self._heap, (key, number))
 
 
-def line_up(
+def build_cursors(
     snapshot: PoolSnapshot,
     tree: QueueTree,
     now: float,
     settled: frozenset[str] = frozenset(),
     leaving: Iterable[PendingGroup] = (),
-) -> tuple[dict[str, QueueCursor], list[Walk]]:
+) -> tuple[dict[str, QueueCursor], list[GroupCursor]]:
     """Return ({queue: its cursor}, the groups that a closed gate blocks, which are in no cursor).
 
     `leaving`: groups that queue although they are not pending yet.
     """
     open_groups: dict[str, list[PendingGroup]] = {}
-    shut: list[Walk] = []
+    closed_groups: list[GroupCursor] = []
     for group in (*snapshot.groups, *leaving):
         closed = closed_gate(group.sample, snapshot, tree, now)
         if closed is None:
             open_groups.setdefault(group.sample.queue, []).append(group)
         else:
-            walk = Walk(group)
-            walk.why = closed
-            shut.append(walk)
+            group_cursor = GroupCursor(group)
+            group_cursor.why = closed
+            closed_groups.append(group_cursor)
     past = snapshot.past
     turns: dict[str, UserTurns] = {}
     if past is not None:
         for name in user_queues(snapshot.pool, snapshot.queues) & open_groups.keys():
             turns[name] = UserTurns(past, name, set[str]().union(*(group.users for group in open_groups[name])))
-    lines = {
+    cursors = {
         name: QueueCursor(tree.queue(name) or QueueFact(name=name), open_groups[name], settled, turns.get(name))
         for name in sorted(open_groups)
     }
-    return lines, shut
+    return cursors, closed_groups

@@ -11,8 +11,8 @@ such work of all of them together stays within the nominal of the first queue ab
 queue's nominal includes.
 
 The pool has what its nodes can take. A node that is cordoned, not Ready, disabled or draining adds nothing to the
-root's quota nor to what queues deserve. Work on such a node is still counted as used (`strand`). The root's quota is
-larger by that amount while the work is there, since it uses no room on the other nodes.
+root's quota nor to what queues deserve. Work on such a node is still counted as used (`take_stranded`). The root's
+quota is larger by that amount while the work is there, since it uses no room on the other nodes.
 
 Invariants: `take` never refuses (it records what is); only `shortfall` judges. Callers pass amounts in base units.
 Inside, and in returned values, GPUs are counted in `GPU_UNITS`, since a rank may use a part of one (`counted`).
@@ -32,11 +32,11 @@ from slipway.scheduler.plan.queueing.branches import (
     ROOT,
     Branch,
     Due,
+    apply_past_use,
+    build_branches,
+    closed_queues,
     counted,
-    grow,
     raised,
-    set_aside,
-    shift,
     with_run_limits,
 )
 from slipway.scheduler.plan.state.budgets import Exhausted, Spent, exhausted
@@ -79,7 +79,7 @@ class QueueTree:
 
     def __init__(self, queues: Iterable[QueueFact], total: Resources, closed: Resources = _CLOSED_NONE) -> None:
         given = sorted(queues, key=lambda item: item.name)
-        self._aside = set_aside(given)
+        self._aside = closed_queues(given)
         self._inner = {queue.parent for queue in given}
         self._facts = with_run_limits({queue.name: queue for queue in given if queue.name not in self._aside})
         self._pool = total
@@ -88,7 +88,7 @@ class QueueTree:
         shut = counted(closed.amounts)
         self._open = Resources({name: amount - shut.get(name, 0) for name, amount in self._whole.amounts.items()})
         """what the nodes that accept work can take, zeros included"""
-        self._branches, self.named = grow(self._facts, self._open)
+        self._branches, self.named = build_branches(self._facts, self._open)
         there = {name: self._open.get(name) or most for name, most in self._whole.amounts.items() if most > 0}
         self.unit = lcm(*there.values(), 1) * lcm(*(branch.weight for branch in self._branches.values()))
         """the share that means all of a resource; it is so large that shares of whole amounts are whole numbers"""
@@ -112,16 +112,16 @@ class QueueTree:
         self.is_shifted = False
         """whether past use changes what some queue deserves"""
 
-    def spend(self, spent: Spent, now: float) -> None:
+    def set_budget_use(self, spent: Spent, now: float) -> None:
         """Compare the budgets with what was used in their current windows."""
         self.exhausted = exhausted(self._facts, spent, now)
 
-    def remember(self, past: PastUse | None) -> None:
+    def set_past_use(self, past: PastUse | None) -> None:
         """Apply the queues' past use to what they deserve. None: the past has no effect."""
         self._past = past
         if past is None:
             return
-        self.is_shifted = bool(past.history) and shift(self._branches, self.named, past)
+        self.is_shifted = bool(past.history) and apply_past_use(self._branches, self.named, past)
         for name in past.used:
             branch = self._branches.get(name)
             for above in branch.line if branch is not None else ():
@@ -140,7 +140,7 @@ class QueueTree:
         """
         return self._facts.get(name)
 
-    def aside(self, name: str) -> str:
+    def closed_reason(self, name: str) -> str:
         """Return why nothing starts in the existing queue `name`; "" when it is not set aside."""
         return self._aside.get(name, "")
 
@@ -148,7 +148,7 @@ class QueueTree:
         """Whether `name` has no queues below it, so that allocations may use it."""
         return name not in self._inner
 
-    def above(self, name: str) -> str:
+    def parent(self, name: str) -> str:
         """Return the queue above `name`; ROOT at the top."""
         parent = self._branches[name].parent
         return parent.name if parent else ROOT
@@ -173,12 +173,12 @@ class QueueTree:
                 for above in branch.line:
                     (known.add if self.above_due(above.name, resource) > 0 else known.discard)(above.name)
 
-    def strand(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> None:
+    def take_stranded(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> None:
         """Record the part of the use of `name` on nodes that accept no work (negative amounts remove it)."""
         self.given_back += 1
-        self._strand(name, self._counted(demand), preemptible=preemptible)
+        self._take_stranded(name, self._counted(demand), preemptible=preemptible)
 
-    def _strand(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> None:
+    def _take_stranded(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> None:
         branch = self._branches.get(name, self._root)
         sums = self._stranded.setdefault((name, preemptible), {})
         for resource, amount in demand.items():
@@ -192,11 +192,11 @@ class QueueTree:
         """Return the tree as it would be if `opened` of the closed nodes' amounts were on nodes that accept work."""
         return self._again(self._facts.values(), self._closed - opened)
 
-    def keep(self, name: str, demand: Mapping[str, int]) -> None:
+    def reserve(self, name: str, demand: Mapping[str, int]) -> None:
         """Reserve the unused nominal of `name`, up to `demand`, against borrowers (not against its own work)."""
-        self._keep(name, counted(demand))
+        self._reserve(name, counted(demand))
 
-    def _keep(self, name: str, demand: Mapping[str, int]) -> None:
+    def _reserve(self, name: str, demand: Mapping[str, int]) -> None:
         branch = self._branches[name]
         if branch.own is None or branch.kept:
             return
@@ -229,7 +229,7 @@ class QueueTree:
             for resource, amount in kept.items():
                 _add(branch, resource, amount)
 
-    def never(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> Shortfall | None:
+    def permanent_shortfall(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> Shortfall | None:
         """Return the first bound that `demand` breaks even if nothing else runs and all nodes accept work, or None."""
         if self._empty is None:
             self._empty = QueueTree(self._facts.values(), self._pool)
@@ -254,14 +254,14 @@ class QueueTree:
     def _again(self, facts: Iterable[QueueFact], closed: Resources) -> "QueueTree":
         other = QueueTree(facts, self._pool, closed)
         other.exhausted = self.exhausted
-        other.remember(self._past)
+        other.set_past_use(self._past)
         for (name, preemptible), amounts in self._taken.items():
             other._take(name, amounts, preemptible=preemptible)
         for (name, preemptible), amounts in self._stranded.items():
-            other._strand(name, amounts, preemptible=preemptible)
+            other._take_stranded(name, amounts, preemptible=preemptible)
         for branch in self._branches.values():
             if branch.kept:
-                other._keep(branch.name, branch.kept)
+                other._reserve(branch.name, branch.kept)
         return other
 
     def share(self, name: str, demand: Mapping[str, int] = _NO_AMOUNTS) -> Due:
@@ -295,7 +295,7 @@ class QueueTree:
                 worst = share
         return worst * (STEPS * _STEPS_LCM) // (branch.weight * branch.step)
 
-    def withholds(self, ours: str, theirs: str, demand: Mapping[str, int], used: Mapping[str, int]) -> bool:
+    def denies_reclaim(self, ours: str, theirs: str, demand: Mapping[str, int], used: Mapping[str, int]) -> bool:
         """Whether past use forbids `ours` to reclaim work that uses `used` from `theirs` for `demand`.
 
         It does when `ours` would be above what it deserves by its past, and its share would be larger than that of
@@ -328,7 +328,7 @@ class QueueTree:
         branch = self._branches.get(name)
         return () if branch is None else tuple(self.shifted_share(above.name) for above in branch.line[-2::-1])
 
-    def line(self, name: str) -> tuple[str, ...]:
+    def path_of(self, name: str) -> tuple[str, ...]:
         """Return `name` and all queues above it, the root last; only the root for a queue outside the tree."""
         return tuple(branch.name for branch in self._branches.get(name, self._root).line)
 
@@ -365,7 +365,7 @@ class QueueTree:
         """
         return Resources.of({name: int(due) for name, due in self._branches[name].deserved.items()})
 
-    def whole(self, name: str) -> Resources:
+    def subtree_use(self, name: str) -> Resources:
         """Return everything used in the subtree of `name`, GPUs in `GPU_UNITS`."""
         return Resources.of(self._branches[name].whole)
 

@@ -38,7 +38,7 @@ def is_limited(state: TickState, fact: AllocationFact) -> bool:
     return bool(state.tree.named) or (job is not None and job.max_slots is not None)
 
 
-class Counts:
+class UseDelta:
     """The difference of queue and job use from now; negative amounts are less than now."""
 
     def __init__(self) -> None:
@@ -46,9 +46,9 @@ class Counts:
         """{(queue, preemptible): base units more than now}"""
         self._slots: dict[tuple[str, str], int] = {}
 
-    def copy(self) -> "Counts":
+    def copy(self) -> "UseDelta":
         """Return an independent copy."""
-        other = Counts()
+        other = UseDelta()
         other._moved = {key: dict(amounts) for key, amounts in self._moved.items()}
         other._slots = dict(self._slots)
         return other
@@ -76,11 +76,11 @@ class Counts:
         """Whether `fact` may use `demand` then; the state is left as it was found."""
         if not is_limited(state, fact):
             return state.may_use(fact, demand) is None
-        with self._laid_over(state):
+        with self._applied_to(state):
             return state.may_use(fact, demand) is None
 
     @contextmanager
-    def _laid_over(self, state: TickState) -> Generator[None]:
+    def _applied_to(self, state: TickState) -> Generator[None]:
         slots = state.slots
         # The amounts are copied, because the tree assumes that a mapping it has seen does not change.
         moved = [(key, dict(amounts)) for key, amounts in sorted(self._moved.items()) if any(amounts.values())]
@@ -95,21 +95,21 @@ class Counts:
                 state.tree.take(queue, {name: -amount for name, amount in amounts.items()}, preemptible=preemptible)
 
 
-class Future:
+class FuturePool:
     """What a head of a queue would find at one later instant."""
 
     def __init__(self, state: TickState, made: Callable[[WhatIf], WhatIf] | None = None) -> None:
         """Start at now; `made` may return other nodes than the tick's."""
         self._state = state
         now = state.whatif if made is None else made(state.whatif)
-        self.whatif = WhatIf(now.usage, state.policy, state.whatif.panel)
-        self._counts = Counts()
+        self.whatif = WhatIf(now.usage, state.policy, state.whatif.plan_extenders)
+        self._counts = UseDelta()
 
-    def copy(self) -> "Future":
+    def copy(self) -> "FuturePool":
         """Return an independent copy."""
-        other = Future.__new__(Future)
+        other = FuturePool.__new__(FuturePool)
         other._state = self._state
-        other.whatif = WhatIf(self.whatif.usage, self.whatif.policy, self.whatif.panel)
+        other.whatif = WhatIf(self.whatif.usage, self.whatif.policy, self.whatif.plan_extenders)
         other._counts = self._counts.copy()
         return other
 
@@ -130,7 +130,7 @@ class Future:
         what, usage = release.what, self.whatif.usage
         if isinstance(what, Admitted):
             for part in what.placed.parts:
-                usage.take(part.row.ask, part.nodes, times)
+                usage.take(part.row.request, part.nodes, times)
             self._count(what.placed.allocation, what.placed.demand(), times)
             return
         for rank in release.ranks:
@@ -145,7 +145,7 @@ class Future:
     def add(self, placed: gang.PlacedGang) -> None:
         """Take the places of a gang that runs then; it was placed on another what-if copy."""
         for part in placed.parts:
-            self.whatif.usage.take(part.row.ask, part.nodes)
+            self.whatif.usage.take(part.row.request, part.nodes)
         self._count(placed.allocation, placed.demand(), 1)
 
     def admit(self, placed: gang.PlacedGang, times: int = 1) -> None:
@@ -154,7 +154,7 @@ class Future:
         The tick adds its use to the present counts, so the difference from them does not change.
         """
         for part in placed.parts:
-            self.whatif.usage.take(part.row.ask, part.nodes, times)
+            self.whatif.usage.take(part.row.request, part.nodes, times)
 
     def begin(self, reserved: gang.PlacedGang, placed: gang.PlacedGang) -> bool:
         """Replace the places of an earlier head, which `add` took, by those that this tick admits it to.
@@ -164,7 +164,7 @@ class Future:
         self.drop(reserved)
         if [part.nodes for part in reserved.parts] != [part.nodes for part in placed.parts]:
             is_alike = reserved.demand() == placed.demand()
-            if not is_alike or self.whatif.usage.peers.is_watched or not self._has_amounts_for(placed):
+            if not is_alike or self.whatif.usage.pod_index.is_watched or not self._has_amounts_for(placed):
                 return False
         self.admit(placed)
         return True
@@ -172,7 +172,7 @@ class Future:
     def drop(self, placed: gang.PlacedGang) -> None:
         """Undo `add`, or the placing of a head."""
         for part in placed.parts:
-            self.whatif.usage.take(part.row.ask, part.nodes, -1)
+            self.whatif.usage.take(part.row.request, part.nodes, -1)
         self._count(placed.allocation, placed.demand(), -1)
 
     def place(self, fact: AllocationFact, within: Bools | None = None) -> gang.PlacedGang | None:
@@ -191,32 +191,32 @@ class Future:
 
     def _is_short(self, fact: AllocationFact, within: Bools | None) -> bool:
         """Whether amounts alone show that `fact` has no place; cheaper than a failed placement with its diagnosis."""
-        if len(fact.roles) != 1 or self.whatif.panel is not None or self.whatif.usage.peers.is_watched:
+        if len(fact.roles) != 1 or self.whatif.plan_extenders is not None or self.whatif.usage.pod_index.is_watched:
             return False
         row, want = self._state.whatif.row(fact.roles[0]), gang_size.targets(fact)[0]
-        room = self.whatif.usage.room(row.ask, EVERY, want)
+        room = self.whatif.usage.room(row.request, EVERY, want)
         return int(room[row.passed if within is None else row.passed & within].sum()) < want
 
     def has_room_for(self, placed: gang.PlacedGang) -> bool:
         """Whether all ranks of `placed` fit on their nodes, beside all that runs and is reserved; takes nothing."""
         usage = self.whatif.usage
-        if not usage.peers.is_watched:
+        if not usage.pod_index.is_watched:
             return self._has_amounts_for(placed)
-        taken: list[tuple[gang.Part, int]] = []
+        taken: list[tuple[gang.PlacedRole, int]] = []
         is_room = True
         for part in placed.parts:
-            row = self.whatif.row(part.role, part.row.ask.avoid)
+            row = self.whatif.row(part.role, part.row.request.avoid)
             for node in part.nodes:
                 row.refresh()
                 if not row.fits[node]:
                     is_room = False
                     break
-                usage.take(row.ask, [node])
+                usage.take(row.request, [node])
                 taken.append((part, node))
             if not is_room:
                 break
         for part, node in taken:
-            usage.take(part.row.ask, [node], -1)
+            usage.take(part.row.request, [node], -1)
         return is_room
 
     def _has_amounts_for(self, placed: gang.PlacedGang) -> bool:
@@ -226,19 +226,19 @@ class Future:
             part = placed.parts[0]
             counts = Counter(part.nodes)
             at = np.fromiter(counts, np.int64, len(counts))
-            room = usage.room(part.row.ask, at, max(counts.values(), default=0))
+            room = usage.room(part.row.request, at, max(counts.values(), default=0))
             return bool((part.row.passed[at] & (room >= list(counts.values()))).all())
-        taken: list[tuple[gang.Part, int]] = []
+        taken: list[tuple[gang.PlacedRole, int]] = []
         is_room = True
         for part in placed.parts:
             for node in part.nodes if is_room else ():
-                is_room = bool(part.row.passed[node]) and usage.fits_on(part.row.ask, node)
+                is_room = bool(part.row.passed[node]) and usage.fits_on(part.row.request, node)
                 if not is_room:
                     break
-                usage.take(part.row.ask, [node])
+                usage.take(part.row.request, [node])
                 taken.append((part, node))
         for part, node in taken:
-            usage.take(part.row.ask, [node], -1)
+            usage.take(part.row.request, [node], -1)
         return is_room
 
     def open_nodes(self, fact: AllocationFact) -> Bools:

@@ -4,7 +4,7 @@ import msgspec
 
 from slipway.model.facts import AllocationFact
 from slipway.scheduler.plan.placement import gang
-from slipway.scheduler.plan.reservation.future import Future
+from slipway.scheduler.plan.reservation.future import FuturePool
 from slipway.scheduler.plan.state.nodes import Bools
 
 
@@ -14,7 +14,7 @@ class Reservation(msgspec.Struct):
     fact: AllocationFact
     start: float | None
     ends: float | None
-    future: Future
+    future: FuturePool
     placed: gang.PlacedGang
     removed: dict[str, frozenset[int]]
     """{uid: ranks} that were removed when it was made"""
@@ -26,7 +26,7 @@ class Reservation(msgspec.Struct):
     """whether its head has had its turn; then all work after the head must respect it"""
 
 
-def bears(reservation: Reservation, placed: gang.PlacedGang) -> bool:
+def allows(reservation: Reservation, placed: gang.PlacedGang) -> bool:
     """Whether the head can still start in time if `placed` runs then; the reservation may move to other places for it.
 
     With several roles the head is placed again even if nothing overlaps, because their places depend on each other.

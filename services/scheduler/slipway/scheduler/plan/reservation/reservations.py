@@ -19,9 +19,9 @@ from slipway.scheduler.plan.placement import explain, gang
 from slipway.scheduler.plan.placement.tick_state import Admitted, TickState
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.queueing.queue_tree import QueueTree
-from slipway.scheduler.plan.reservation.future import Future, FutureRelease
-from slipway.scheduler.plan.reservation.reservation import Reservation, bears, ends_before, order_of, without
-from slipway.scheduler.plan.reservation.search import Box, EarliestStart, ReleaseStep, earliest, steps_of
+from slipway.scheduler.plan.reservation.future import FuturePool, FutureRelease
+from slipway.scheduler.plan.reservation.reservation import Reservation, allows, ends_before, order_of, without
+from slipway.scheduler.plan.reservation.search import EarliestStart, ReleaseStep, ReservedSpan, earliest, steps_of
 from slipway.scheduler.plan.reservation.timeline import Timeline
 from slipway.scheduler.plan.state.nodes import Bools
 from slipway.scheduler.plan.state.ordering import priority_of
@@ -46,28 +46,28 @@ class Reservations:
         self._known = 0
         """number of the state's admissions and evictions that the reservations include"""
 
-    def entitles(self, fact: AllocationFact) -> bool:
+    def is_entitled(self, fact: AllocationFact) -> bool:
         """Whether `fact` gets a reservation if it is the blocked head of its queue."""
         queue = self._queue(fact)
         return self._is_aged(fact) or (self._state.policy.backfill and queue is not None and queue.ordering == BACKFILL)
 
-    def foresee(self, lines: list[list[AllocationFact]]) -> None:
+    def reserve_ahead(self, cursors: list[list[AllocationFact]]) -> None:
         """Reserve places before any queue has had a turn, so that lower-ranked work does not take them.
 
         Only heads that were waiting before this tick get places. Heads that may start now are included, since the
-        reserved start may be now. The head of each of `lines` is its first allocation that can ever start.
+        reserved start may be now. The head of each of `cursors` is its first allocation that can ever start.
         """
 
-        def order(line: list[AllocationFact]) -> tuple[int, int, float, str]:
-            queue, own, age = self._rank(line[0])
-            return (-queue, -own, -age, line[0].uid)
+        def order(cursor: list[AllocationFact]) -> tuple[int, int, float, str]:
+            queue, own, age = self._rank(cursor[0])
+            return (-queue, -own, -age, cursor[0].uid)
 
-        for line in sorted((line for line in lines if line and self.entitles(line[0])), key=order):
-            for fact in line:
+        for cursor in sorted((cursor for cursor in cursors if cursor and self.is_entitled(cursor[0])), key=order):
+            for fact in cursor:
                 if self._since(fact) < self._state.now and self._make(fact, is_due=False):
                     self._foreseen.add(fact.uid)
                     break
-                if self.is_ever(fact):
+                if self.can_ever_start(fact):
                     break
 
     def has_started(self, admitted: Iterable[Admitted]) -> bool:
@@ -81,7 +81,7 @@ class Reservations:
             if reservation.fact.uid == fact.uid:
                 reservation.is_due = True
                 return True
-        return self.entitles(fact) and self._make(fact, is_due=True)
+        return self.is_entitled(fact) and self._make(fact, is_due=True)
 
     def settle(
         self, placed: gang.PlacedGang, demand: Resources, moved: Sequence[gang.PlacedGang] = ()
@@ -98,7 +98,7 @@ class Reservations:
             # `renew` computes from the current state, which must not include `placed`: it is not admitted yet.
             self._state.withdraw(placed)
             self.renew()
-            self._state.take_again(placed)
+            self._state.retake(placed)
         fact = placed.allocation
         binding = self._binding(fact)
         settled, blocking = placed, self._delayed_by(placed, binding)
@@ -140,7 +140,7 @@ class Reservations:
                 if not any(each.fact.uid == admitted.placed.allocation.uid for admitted in self._state.admitted):
                     self._make(each.fact, is_due=each.is_due)
 
-    def may_extend(self, placed: gang.PlacedGang, part: gang.Part) -> bool:
+    def may_extend(self, placed: gang.PlacedGang, part: gang.PlacedRole) -> bool:
         """Whether a gang may keep the last rank of `part`, which is a surplus rank."""
         if not self._made:
             return True
@@ -152,7 +152,7 @@ class Reservations:
             reservation.future.admit(one)
         return True
 
-    def holds_up(self, fact: AllocationFact) -> bool:
+    def may_delay(self, fact: AllocationFact) -> bool:
         """Whether `fact` might delay a reserved start, so that room alone does not let it start."""
         return bool(self._binding(fact))
 
@@ -161,7 +161,7 @@ class Reservations:
 
         Leaves everything as it was.
         """
-        if not self.entitles(fact) or any(each.fact.uid == fact.uid for each in self._made):
+        if not self.is_entitled(fact) or any(each.fact.uid == fact.uid for each in self._made):
             return False
         state = self._state
         known, state.tree = state.tree, tree
@@ -191,14 +191,14 @@ class Reservations:
             for each in self._made
         )
 
-    def is_ever(self, fact: AllocationFact) -> bool:
+    def can_ever_start(self, fact: AllocationFact) -> bool:
         """Whether `fact` would have a place if all work that may end had ended."""
         timeline = self._timeline_of()
         row = timeline.row_of(fact)
         if row is None:
             return self._drained(fact) is not None
         known, unknown = self._started()
-        return timeline.is_ever(fact, row, [*known, *unknown])
+        return timeline.can_ever_start(fact, row, [*known, *unknown])
 
     # --- making reservations ------------------------------------------------------------------------------------------
 
@@ -214,7 +214,9 @@ class Reservations:
         self._known = self._count()
         limit = run_limit(fact, self._queue(fact))
         boxes = {
-            each.fact.uid: Box(each.start, each.ends, each.placed) for each in self._made if each.start is not None
+            each.fact.uid: ReservedSpan(each.start, each.ends, each.placed)
+            for each in self._made
+            if each.start is not None
         }
         found = self._earliest(fact, limit, list(boxes.values()))
         if found is not None:
@@ -229,7 +231,7 @@ class Reservations:
             return None
         return Reservation(fact, None, None, drained.future, drained.placed, state.removed(), within)
 
-    def _earliest(self, fact: AllocationFact, limit: float | None, boxes: list[Box]) -> EarliestStart | None:
+    def _earliest(self, fact: AllocationFact, limit: float | None, boxes: list[ReservedSpan]) -> EarliestStart | None:
         windows = self._state.windows
         if windows is not None and windows.binding(fact):
             return self._between_windows(fact, limit, boxes, windows)
@@ -240,10 +242,10 @@ class Reservations:
             return timeline.earliest(fact, row, limit, known, boxes)
         known, _ = self._releases()
         steps = [ReleaseStep(self._state.now, ()), *steps_of(known, boxes)]
-        return earliest(Future(self._state), fact, limit, steps, boxes)
+        return earliest(FuturePool(self._state), fact, limit, steps, boxes)
 
     def _between_windows(
-        self, fact: AllocationFact, limit: float | None, boxes: list[Box], windows: Windows
+        self, fact: AllocationFact, limit: float | None, boxes: list[ReservedSpan], windows: Windows
     ) -> EarliestStart | None:
         """Return the earliest start when windows close nodes for a time; a start that fits once may not fit later."""
         now = self._state.now
@@ -254,7 +256,7 @@ class Reservations:
         def open_at(at: float) -> Bools | None:
             return windows.open_at(fact, max(at, now))
 
-        return earliest(Future(self._state), fact, limit, steps, boxes, open_at=open_at)
+        return earliest(FuturePool(self._state), fact, limit, steps, boxes, open_at=open_at)
 
     def _timeline_of(self) -> Timeline:
         if self._timeline is None:
@@ -268,7 +270,7 @@ class Reservations:
 
         The nodes are those that `made` returns, and only `within` if given.
         """
-        future = Future(self._state, made)
+        future = FuturePool(self._state, made)
         for releases in self._releases():
             for release in releases:
                 future.release(release)
@@ -332,15 +334,15 @@ class Reservations:
 
     def _delayed_by(self, placed: gang.PlacedGang, binding: list[Reservation]) -> Reservation | None:
         """Return the reservation with the earliest start that `placed` would delay; None when it delays none."""
-        delayed = [each for each in binding if not self._bears(each, placed)]
+        delayed = [each for each in binding if not self._allows(each, placed)]
         return min(delayed, key=order_of, default=None)
 
-    def _bears(self, reservation: Reservation, placed: gang.PlacedGang) -> bool:
-        """Like `bears`, but ranks that were removed to make room for `placed` are treated as gone at that time too."""
+    def _allows(self, reservation: Reservation, placed: gang.PlacedGang) -> bool:
+        """Like `allows`, but ranks that were removed to make room for `placed` are treated as gone at that time too."""
         gone = self._gone_since(reservation)
         for release in gone:
             reservation.future.release(release)
-        is_borne = bears(reservation, placed)
+        is_borne = allows(reservation, placed)
         for release in gone:
             reservation.future.restore(release)
         return is_borne

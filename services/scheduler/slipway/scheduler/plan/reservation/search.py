@@ -10,7 +10,7 @@ import msgspec
 
 from slipway.model.facts import AllocationFact
 from slipway.scheduler.plan.placement import gang
-from slipway.scheduler.plan.reservation.future import Future, FutureRelease
+from slipway.scheduler.plan.reservation.future import FuturePool, FutureRelease
 from slipway.scheduler.plan.state.nodes import Bools
 
 SCAN_MAX = 64
@@ -31,7 +31,7 @@ class ReleaseStep(msgspec.Struct, frozen=True):
     releases: tuple[FutureRelease, ...]
 
 
-class Box(msgspec.Struct, frozen=True):
+class ReservedSpan(msgspec.Struct, frozen=True):
     """The reserved places of an earlier head, from `start` until `ends` (None: for ever)."""
 
     start: float
@@ -47,14 +47,14 @@ class EarliestStart(msgspec.Struct, frozen=True):
     """The earliest start: the head is placed in `future`, together with the boxes that its run overlaps."""
 
     at: float
-    future: Future
+    future: FuturePool
     placed: gang.PlacedGang
     within: Bools | None = None
     """the nodes that no window closes to it; None: all"""
 
 
 def steps_of(
-    releases: Sequence[FutureRelease], boxes: Sequence[Box], others: Sequence[float] = ()
+    releases: Sequence[FutureRelease], boxes: Sequence[ReservedSpan], others: Sequence[float] = ()
 ) -> list[ReleaseStep]:
     """Return the instants in order; the ends of boxes and `others` are instants too."""
     by_instant: dict[float, list[FutureRelease]] = {box.ends: [] for box in boxes if box.ends is not None}
@@ -65,11 +65,11 @@ def steps_of(
 
 
 def earliest(
-    future: Future,
+    future: FuturePool,
     fact: AllocationFact,
     limit: float | None,
     steps: Sequence[ReleaseStep],
-    boxes: Sequence[Box],
+    boxes: Sequence[ReservedSpan],
     *,
     open_at: OpenAt | None = None,
 ) -> EarliestStart | None:
@@ -78,7 +78,7 @@ def earliest(
     `open_at` must be given when windows close nodes for a time.
     """
 
-    def look(there: Future, at: float) -> EarliestStart | None:
+    def look(there: FuturePool, at: float) -> EarliestStart | None:
         met = [box for box in boxes if box.overlaps(at, None if limit is None else at + limit)]
         for box in met:
             there.add(box.placed)
@@ -95,7 +95,7 @@ def earliest(
     return _scan(future, steps, look) if len(steps) <= SCAN_MAX else _halve(future, steps, look)
 
 
-Look = Callable[[Future, float], EarliestStart | None]
+Look = Callable[[FuturePool, float], EarliestStart | None]
 
 
 def _thinned(steps: Sequence[ReleaseStep], most: int) -> Sequence[ReleaseStep]:
@@ -106,7 +106,7 @@ def _thinned(steps: Sequence[ReleaseStep], most: int) -> Sequence[ReleaseStep]:
     return joined or steps
 
 
-def _scan(future: Future, steps: Sequence[ReleaseStep], look: Look) -> EarliestStart | None:
+def _scan(future: FuturePool, steps: Sequence[ReleaseStep], look: Look) -> EarliestStart | None:
     for step in steps:
         _forward(future, [step])
         found = look(future, step.at)
@@ -115,7 +115,7 @@ def _scan(future: Future, steps: Sequence[ReleaseStep], look: Look) -> EarliestS
     return None
 
 
-def _halve(future: Future, steps: Sequence[ReleaseStep], look: Look) -> EarliestStart | None:
+def _halve(future: FuturePool, steps: Sequence[ReleaseStep], look: Look) -> EarliestStart | None:
     """Search by halving: `future` is before `steps[low]`, where the head does not fit; at `steps[high]` it fits."""
     low, high = 0, len(steps) - 1
     last = future.copy()
@@ -136,7 +136,7 @@ def _halve(future: Future, steps: Sequence[ReleaseStep], look: Look) -> Earliest
     return best
 
 
-def _forward(future: Future, steps: Sequence[ReleaseStep]) -> None:
+def _forward(future: FuturePool, steps: Sequence[ReleaseStep]) -> None:
     for step in steps:
         for release in step.releases:
             future.release(release)

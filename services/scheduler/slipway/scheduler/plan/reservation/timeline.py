@@ -13,8 +13,8 @@ from slipway.model.facts import AllocationFact
 from slipway.scheduler.plan.placement.feasibility import FeasibilityRow
 from slipway.scheduler.plan.placement.gang import PlacedGang
 from slipway.scheduler.plan.placement.tick_state import Admitted, TickState
-from slipway.scheduler.plan.reservation.future import Counts, Future, FutureRelease, is_limited
-from slipway.scheduler.plan.reservation.search import SCAN_MAX, Box, EarliestStart
+from slipway.scheduler.plan.reservation.future import FuturePool, FutureRelease, UseDelta, is_limited
+from slipway.scheduler.plan.reservation.search import SCAN_MAX, EarliestStart, ReservedSpan
 from slipway.scheduler.plan.state import gang_size
 from slipway.scheduler.plan.state.nodes import EVERY, Bools, Ints
 from slipway.scheduler.plan.state.run_ends import Floats, RunEnds
@@ -36,7 +36,7 @@ class Timeline:
     def row_of(self, fact: AllocationFact) -> FeasibilityRow | None:
         """Return the row of a head for which amounts alone decide whether it fits; None for all other heads."""
         whatif = self._state.whatif
-        if len(fact.roles) != 1 or fact.topology is not None or whatif.panel is not None:
+        if len(fact.roles) != 1 or fact.topology is not None or whatif.plan_extenders is not None:
             return None
         role = fact.roles[0]
         if role.topology is not None or role.gpu_milli or role.host_ports:
@@ -44,7 +44,7 @@ class Timeline:
         if not self.ends.is_plain(whatif.usage) or not all(_is_plain(each.placed) for each in self._state.admitted):
             return None
         row = whatif.row(role)
-        return None if row.is_coupled or row.ask.missing or row.ask.gpu_milli else row
+        return None if row.is_coupled or row.request.missing or row.request.gpu_milli else row
 
     def earliest(
         self,
@@ -52,20 +52,20 @@ class Timeline:
         row: FeasibilityRow,
         limit: float | None,
         admitted: Iterable[FutureRelease],
-        boxes: Sequence[Box],
+        boxes: Sequence[ReservedSpan],
     ) -> EarliestStart | None:
         """Return the first instant at which `fact` has its places for its whole run, beside `boxes`, or None.
 
         `admitted` are the gangs that this tick starts and that end at a known time.
         """
-        track = _Track(self._state, self.ends, self._left(), sorted(admitted, key=lambda each: each.at), boxes)
+        track = _SearchSteps(self._state, self.ends, self._left(), sorted(admitted, key=lambda each: each.at), boxes)
         return track.earliest(fact, row, limit)
 
-    def is_ever(self, fact: AllocationFact, row: FeasibilityRow, admitted: Iterable[FutureRelease]) -> bool:
+    def can_ever_start(self, fact: AllocationFact, row: FeasibilityRow, admitted: Iterable[FutureRelease]) -> bool:
         """Whether `fact` fits after all work that may end has ended, including `admitted`."""
         gone = [row for uid, ranks in self._state.removed().items() for row in self.ends.rows_of(uid, ranks)]
         rows = np.concatenate([self._rows, self._unknown])
-        look = _Look(self._state, self.ends, fact, row)
+        look = _AmountTest(self._state, self.ends, fact, row)
         look.free(rows[~np.isin(rows, gone)] if gone else rows, admitted)
         return look.fits(())
 
@@ -91,7 +91,7 @@ class Timeline:
         return None if found is None else found.max_runtime
 
 
-class _Track:
+class _SearchSteps:
     """The instants of one search, in order; the first is now, before any release."""
 
     def __init__(
@@ -100,7 +100,7 @@ class _Track:
         ends: RunEnds,
         ended: tuple[Ints, Floats],
         admitted: list[FutureRelease],
-        boxes: Sequence[Box],
+        boxes: Sequence[ReservedSpan],
     ) -> None:
         """`ended`: (rows, the end of each), ordered by the ends."""
         self._rows, times = ended
@@ -114,15 +114,15 @@ class _Track:
 
     def earliest(self, fact: AllocationFact, row: FeasibilityRow, limit: float | None) -> EarliestStart | None:
         """Return the first instant at which the head fits, by the same steps as `search.earliest`."""
-        look, last = _Look(self._state, self._ends, fact, row), len(self._instants) - 1
+        look, last = _AmountTest(self._state, self._ends, fact, row), len(self._instants) - 1
         if len(self._instants) * len(row.passed) <= CELLS_MAX:
             has_room = self._has_room(row, gang_size.targets(fact)[0], limit)
-            return self._stand_at_first(fact, look, has_room, limit)
+            return self._place_at_first(fact, look, has_room, limit)
         if last < SCAN_MAX:
             for at in range(last + 1):
                 look.free(*self._between(at - 1, at))
                 if look.fits(self._met(at, limit)):
-                    return self._stand(fact, at, limit)
+                    return self._place_at(fact, at, limit)
             return None
         high, low, base = last, 0, look
         end = look.copy()
@@ -138,10 +138,10 @@ class _Track:
                 high = middle
             else:
                 base, freed, low = there, middle, middle + 1
-        return self._stand(fact, high, limit)
+        return self._place_at(fact, high, limit)
 
-    def _stand_at_first(
-        self, fact: AllocationFact, look: "_Look", has_room: Bools, limit: float | None
+    def _place_at_first(
+        self, fact: AllocationFact, look: "_AmountTest", has_room: Bools, limit: float | None
     ) -> EarliestStart | None:
         """Like `earliest`, when `has_room` already states for each instant whether there is room."""
         known: dict[int, bool] = {}
@@ -154,15 +154,15 @@ class _Track:
         low, high = 0, len(self._instants) - 1
         if high < SCAN_MAX:
             first = next((at for at in np.flatnonzero(has_room).tolist() if fits(at)), None)
-            return None if first is None else self._stand(fact, first, limit)
+            return None if first is None else self._place_at(fact, first, limit)
         if not fits(high):
             return None
         while low < high:
             middle = (low + high) // 2
             low, high = (low, middle) if fits(middle) else (middle + 1, high)
-        return self._stand(fact, high, limit)
+        return self._place_at(fact, high, limit)
 
-    def _may_use(self, look: "_Look", at: int, limit: float | None) -> bool:
+    def _may_use(self, look: "_AmountTest", at: int, limit: float | None) -> bool:
         there = look.copy()
         there.free(*self._between(-1, at))
         return there.fits(self._met(at, limit))
@@ -175,7 +175,7 @@ class _Track:
         of_row: Ints = np.repeat(np.arange(1, size, dtype=np.int64), np.diff(self._counts))
         starts = [(box, self._meets(box, limit)) for box in self._boxes]
         ended_at = (np.searchsorted(times[1:], [each.at for each in self._admitted]) + 1).tolist()
-        for resource, amount in row.ask.steps:
+        for resource, amount in row.request.steps:
             free: Ints = np.zeros((size, nodes), dtype=np.int64)
             free[0] = usage.free(resource, EVERY)
             self._ends.add_freed_at(free, of_row, resource, self._rows, len(usage.table.resources))
@@ -189,7 +189,7 @@ class _Track:
             np.minimum(room, free // amount, out=room)
         return np.maximum(room, 0)[:, row.passed].sum(axis=1) >= want
 
-    def _meets(self, box: Box, limit: float | None) -> Bools:
+    def _meets(self, box: ReservedSpan, limit: float | None) -> Bools:
         return np.array(
             [box.overlaps(start, None if limit is None else start + limit) for start in self._instants], dtype=np.bool_
         )
@@ -203,13 +203,13 @@ class _Track:
         until = self._instants[at]
         return self._rows[first : self._counts[at]], [each for each in self._admitted if since < each.at <= until]
 
-    def _met(self, at: int, limit: float | None) -> list[Box]:
+    def _met(self, at: int, limit: float | None) -> list[ReservedSpan]:
         start = self._instants[at]
         return [box for box in self._boxes if box.overlaps(start, None if limit is None else start + limit)]
 
-    def _stand(self, fact: AllocationFact, at: int, limit: float | None) -> EarliestStart | None:
+    def _place_at(self, fact: AllocationFact, at: int, limit: float | None) -> EarliestStart | None:
         """Return the head placed at instant `at`; None when the placement fails."""
-        future = Future(self._state)
+        future = FuturePool(self._state)
         rows, admitted = self._between(-1, at)
         future.release_rows(self._ends, rows)
         for release in admitted:
@@ -220,23 +220,23 @@ class _Track:
         return None if placed is None else EarliestStart(self._instants[at], future, placed)
 
 
-class _Look:
+class _AmountTest:
     """Tests with numbers whether a head fits: what is free of its requested resources, and its quota."""
 
     def __init__(self, state: TickState, ends: RunEnds, fact: AllocationFact, row: FeasibilityRow) -> None:
         self._state, self._ends, self._fact, self._row = state, ends, fact, row
         self._want = gang_size.targets(fact)[0]
         self._free: dict[int, Ints] = {
-            resource: state.whatif.usage.free(resource, EVERY) for resource, _ in row.ask.steps
+            resource: state.whatif.usage.free(resource, EVERY) for resource, _ in row.request.steps
         }
         self.is_limited = is_limited(state, fact)
         """whether the use of other work limits what the head may use"""
-        self._counts = Counts() if self.is_limited else None
+        self._counts = UseDelta() if self.is_limited else None
         """None when the end of other work does not change what the head may use"""
 
-    def copy(self) -> "_Look":
+    def copy(self) -> "_AmountTest":
         """Return an independent copy."""
-        other = _Look.__new__(_Look)
+        other = _AmountTest.__new__(_AmountTest)
         other._state, other._ends, other._fact, other._row = self._state, self._ends, self._fact, self._row
         other._want, other.is_limited = self._want, self.is_limited
         other._free = {resource: amounts.copy() for resource, amounts in self._free.items()}
@@ -252,7 +252,7 @@ class _Look:
                 self._counts.drop_rows(self._ends, rows)
         self._move(_gangs(admitted), 1)
 
-    def fits(self, met: Sequence[Box]) -> bool:
+    def fits(self, met: Sequence[ReservedSpan]) -> bool:
         """Whether the head fits beside the boxes of `met`."""
         gangs = [box.placed for box in met]
         self._move(gangs, -1)
@@ -262,7 +262,7 @@ class _Look:
 
     def _has_room(self) -> bool:
         counts = np.full(len(self._state.whatif.table), self._want, dtype=np.int64)
-        for resource, amount in self._row.ask.steps:
+        for resource, amount in self._row.request.steps:
             np.minimum(counts, self._free[resource] // amount, out=counts)
         return int(np.maximum(counts, 0)[self._row.passed].sum()) >= self._want
 
@@ -291,7 +291,7 @@ def _add(amounts: Ints, gangs: Sequence[PlacedGang], resource: int, times: int) 
     added: list[int] = []
     for placed in gangs:
         for part in placed.parts:
-            for row, amount in part.row.ask.steps:
+            for row, amount in part.row.request.steps:
                 if row == resource:
                     nodes += part.nodes
                     added += [amount * times] * len(part.nodes)
@@ -301,4 +301,4 @@ def _add(amounts: Ints, gangs: Sequence[PlacedGang], resource: int, times: int) 
 
 def _is_plain(placed: PlacedGang) -> bool:
     """Whether the gang uses only amounts of its nodes, and no share of a single GPU."""
-    return not any(part.row.ask.gpu_milli for part in placed.parts)
+    return not any(part.row.request.gpu_milli for part in placed.parts)

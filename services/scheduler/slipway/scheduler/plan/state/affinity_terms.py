@@ -53,7 +53,7 @@ class Term(msgspec.Struct, frozen=True):
         return self.selector.matches(labels)
 
 
-class Wishes(msgspec.Struct, frozen=True):
+class AffinityTerms(msgspec.Struct, frozen=True):
     """The terms of one pod: `near` and `apart` are required; `liked` are preferences with their signed weights."""
 
     near: tuple[Term, ...] = ()
@@ -64,7 +64,7 @@ class Wishes(msgspec.Struct, frozen=True):
         return bool(self.near or self.apart or self.liked)
 
 
-NO_WISHES = Wishes()
+NO_WISHES = AffinityTerms()
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -81,12 +81,12 @@ class Spread(msgspec.Struct, frozen=True):
     """whether nodes that the pod's tolerations refuse are left out of the count"""
 
 
-def wishes_of(affinity: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> Wishes:
+def affinity_terms_of(affinity: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> AffinityTerms:
     """Return the affinity terms of a pod in `namespace` with `labels`."""
     near, apart = mapping_of(affinity.get("podAffinity")), mapping_of(affinity.get("podAntiAffinity"))
     if not near and not apart:
         return NO_WISHES
-    return Wishes(
+    return AffinityTerms(
         near=tuple(_term(item, namespace, labels) for item in mappings_of(near.get(REQUIRED))),
         apart=tuple(_term(item, namespace, labels) for item in mappings_of(apart.get(REQUIRED))),
         liked=(*_liked(near, namespace, labels, 1), *_liked(apart, namespace, labels, -1)),

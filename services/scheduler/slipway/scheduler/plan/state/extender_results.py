@@ -10,7 +10,7 @@ from slipway.model.facts import AllocationFact, RoleFact
 from slipway.scheduler.plan.state.nodes import Bools, Ints
 
 
-class Leaver(msgspec.Struct, frozen=True):
+class VictimRank(msgspec.Struct, frozen=True):
     """A rank that would have to be evicted."""
 
     allocation: AllocationFact
@@ -22,19 +22,19 @@ class Leaver(msgspec.Struct, frozen=True):
         return f"{self.allocation.uid}-{self.allocation.attempt}-{self.rank}"
 
 
-class Offer(msgspec.Struct, frozen=True):
+class VictimOffer(msgspec.Struct, frozen=True):
     """A node with the ranks that would have to be evicted from it, least important first."""
 
     node: str
-    leavers: tuple[Leaver, ...]
+    victims: tuple[VictimRank, ...]
 
     @property
     def ids(self) -> tuple[str, ...]:
         """The ids of these ranks."""
-        return tuple(leaver.id for leaver in self.leavers)
+        return tuple(victim.id for victim in self.victims)
 
 
-class Saying(msgspec.Struct, frozen=True):
+class ExtenderRefusal(msgspec.Struct, frozen=True):
     """Nodes that must not be used, counted under `reason`; `one` and `many` are the verb phrases of the reason."""
 
     reason: str
@@ -45,11 +45,11 @@ class Saying(msgspec.Struct, frozen=True):
     nodes: Bools
 
 
-class Outside(msgspec.Struct, frozen=True, eq=False):
+class ExtenderResults(msgspec.Struct, frozen=True, eq=False):
     """The combined answers of all extenders to one request."""
 
     allowed: Bools
-    sayings: tuple[Saying, ...]
+    refusals: tuple[ExtenderRefusal, ...]
     """in the order in which they are applied"""
     bonus: Ints
     """added to the weighted sum of the scores"""
@@ -96,15 +96,15 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     extender: ExtenderFact
     verb: ExtenderVerb
-    ask: bytes
+    request_key: bytes
     role: RoleFact
     owner: AllocationFact | None
     """one allocation with this request"""
     nodes: tuple[str, ...]
-    offers: tuple[Offer, ...] = ()
+    offers: tuple[VictimOffer, ...] = ()
     """the victims on each of these nodes, for the verb that asks about victims"""
 
     @property
     def key(self) -> Key:
         """The key under which the answer is stored."""
-        return (self.extender.url, self.verb, self.ask)
+        return (self.extender.url, self.verb, self.request_key)

@@ -1,7 +1,7 @@
 """The members of a group in order, stored in blocks: a change costs one block, whatever the size of the group.
 
-Owns the order and the blocks. `Roll` is changed in place. `Members`, which it returns, never changes, and shares the
-unchanged blocks. The members after the first few are a view: nothing is copied for it.
+Owns the order and the blocks. `MemberList` is changed in place. `Members`, which it returns, never changes, and shares
+the unchanged blocks. The members after the first few are a view: nothing is copied for it.
 """
 
 from bisect import bisect_left, insort
@@ -86,7 +86,7 @@ class Members(Sequence[Member]):
         return chain(islice(first, inside, None), chain.from_iterable(islice(self.blocks, block + 1, None)))
 
 
-class Roll:
+class MemberList:
     """The members of one group, which are added and removed."""
 
     __slots__ = ("_block", "_blocks", "_frozen")

@@ -17,7 +17,7 @@ from slipway.model.facts import AllocationFact, JobFact
 from slipway.model.position import WorkKey
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.state.gang_size import smallest_demand
-from slipway.scheduler.plan.state.members import Members, Roll
+from slipway.scheduler.plan.state.members import MemberList, Members
 from slipway.scheduler.plan.state.ordering import ages_at, priority_of, work_key
 
 JobKey = tuple[str, str]
@@ -52,13 +52,13 @@ class _Entry(msgspec.Struct):
     fact: AllocationFact
 
 
-class _Open(msgspec.Struct):
+class _StoredGroup(msgspec.Struct):
     """A group as it is stored: `frozen` is the value that `groups` returns, made again after a change."""
 
     shape: bytes
     demand: Resources
-    members: Roll
-    users: dict[str, Roll] = {}
+    members: MemberList
+    users: dict[str, MemberList] = {}
     frozen_users: dict[str, Members] = {}
     """the users whose members have not changed since `frozen_users` was made"""
     frozen: PendingGroup | None = None
@@ -69,7 +69,7 @@ class PendingWork:
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
-        self._groups: dict[bytes, _Open] = {}
+        self._groups: dict[bytes, _StoredGroup] = {}
         self._shapes: dict[bytes, tuple[AllocationFact, Resources]] = {}
         self._of_job: dict[JobKey, set[str]] = {}
         self._jobs: Mapping[JobKey, JobFact] = {}
@@ -102,10 +102,10 @@ class PendingWork:
             self._evicted[fact.uid] = fact
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = _Open(shape, known[1], Roll())
+            group = self._groups[key] = _StoredGroup(shape, known[1], MemberList())
         group.members.add((order, fact))
         if fact.queue in self._user_queues:
-            group.users.setdefault(fact.user, Roll()).add((order, fact))
+            group.users.setdefault(fact.user, MemberList()).add((order, fact))
         self._changed(group, fact.user)
         if fact.job:
             self._of_job.setdefault((fact.namespace, fact.job), set()).add(fact.uid)
@@ -214,7 +214,7 @@ class PendingWork:
             self._timers = [(at, fact.uid) for fact in facts for at in self._changes_of(fact, now)]
             heapq.heapify(self._timers)
 
-    def _changed(self, group: _Open, user: str) -> None:
+    def _changed(self, group: _StoredGroup, user: str) -> None:
         group.frozen = None
         group.frozen_users.pop(user, None)
         self._frozen = None
@@ -226,7 +226,7 @@ class PendingWork:
             self._shapes = {shape: known for shape, known in self._shapes.items() if shape in used}
 
 
-def _freeze(key: bytes, group: _Open) -> PendingGroup:
+def _freeze(key: bytes, group: _StoredGroup) -> PendingGroup:
     if group.frozen is None:
         for user in group.users.keys() - group.frozen_users.keys():
             group.frozen_users[user] = group.users[user].freeze()

@@ -14,7 +14,7 @@ ChangeKey = tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 """(uid of the allocation; uids of its rivals; of the heads; of the rivals that may get reservations)"""
 
 
-class Memo:
+class PlanCache:
     """The findings on one state."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Memo:
         """{set of nodes: {queue: what it uses there}}; depends on the state alone"""
         self.changes: dict[ChangeKey, tuple[Remedy, ...] | None] = {}
 
-    def under(self, policy: Hashable) -> "Memo":
+    def for_policy(self, policy: Hashable) -> "PlanCache":
         """Return the findings, emptied if they belong to another policy or have become too many."""
         if policy != self._policy or len(self.no_place) + len(self.changes) > ENTRIES_MAX:
             self._policy = policy

@@ -15,7 +15,7 @@ import numpy as np
 from slipway.model.facts import AllocationFact, PodFact, RoleFact
 from slipway.model.ids import allocation_id
 from slipway.model.ranklabels import labels_of_rank
-from slipway.scheduler.plan.state.affinity_terms import NO_WISHES, Namespaces, Term, Wishes, wishes_of
+from slipway.scheduler.plan.state.affinity_terms import NO_WISHES, AffinityTerms, Namespaces, Term, affinity_terms_of
 from slipway.scheduler.plan.state.nodes import Ints
 
 _BESIDE = frozenset({"podAffinity", "podAntiAffinity"})
@@ -40,7 +40,7 @@ class PodClass(msgspec.Struct, frozen=True, kw_only=True):
     allocation: str = ""
     """the AllocationID of the pods' allocation"""
     role: str = ""
-    wishes: Wishes = NO_WISHES
+    terms: AffinityTerms = NO_WISHES
     is_leaving: bool = False
 
     def all_labels(self) -> dict[str, str]:
@@ -59,7 +59,7 @@ def sorted_labels(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 NOBODY = PodClass()
 
 
-def peer_of(role: RoleFact, owner: AllocationFact | None = None) -> PodClass:
+def pod_class_of_role(role: RoleFact, owner: AllocationFact | None = None) -> PodClass:
     """Return the class of the pods of `role` of `owner`, before they exist."""
     return PodClass(
         namespace=role.namespace,
@@ -67,11 +67,11 @@ def peer_of(role: RoleFact, owner: AllocationFact | None = None) -> PodClass:
         uid=owner.uid if owner else "",
         allocation=allocation_id(owner.name, owner.uid) if owner else "",
         role=role.name,
-        wishes=wishes_of(role.affinity, role.namespace, role.labels) if role.affinity else NO_WISHES,
+        terms=affinity_terms_of(role.affinity, role.namespace, role.labels) if role.affinity else NO_WISHES,
     )
 
 
-def peer_of_pod(pod: PodFact) -> PodClass:
+def pod_class_of_pod(pod: PodFact) -> PodClass:
     """Return the class of an existing pod."""
     return PodClass(
         namespace=pod.namespace,
@@ -79,7 +79,7 @@ def peer_of_pod(pod: PodFact) -> PodClass:
         uid=pod.allocation_uid,
         allocation=pod.name.rsplit("-", 2)[0] if pod.allocation_uid else "",
         role=pod.role,
-        wishes=wishes_of(pod.affinity, pod.namespace, pod.labels) if pod.affinity else NO_WISHES,
+        terms=affinity_terms_of(pod.affinity, pod.namespace, pod.labels) if pod.affinity else NO_WISHES,
         is_leaving=pod.leaving,
     )
 
@@ -105,7 +105,7 @@ class _Tally:
         self.weights: dict[PodClass, int] = {}
 
 
-class Peers:
+class PodIndex:
     """The pods on `nodes` nodes, by class."""
 
     def __init__(self, nodes: int) -> None:
@@ -122,10 +122,10 @@ class Peers:
         self.terms: dict[Term, TermKind] = {}
         """every term of each pod that was ever here, once; between two copies it only grows"""
 
-    def copy(self) -> "Peers":
+    def copy(self) -> "PodIndex":
         """Return an independent copy with an empty log."""
         self._fold()
-        other = Peers(self._nodes)
+        other = PodIndex(self._nodes)
         other.namespaces, other.is_watched, other.spreads_all = self.namespaces, self.is_watched, self.spreads_all
         other._base, other.terms = self._base, dict(self.terms)
         self._is_shared = other._is_shared = True
@@ -134,16 +134,16 @@ class Peers:
     def move(self, who: PodClass, nodes: tuple[int, ...], times: int) -> None:
         """Add `times` pods of class `who` to each of `nodes`; negative removes them."""
         self._log.append((who, nodes, times))
-        if who.wishes:
-            self._learn(who.wishes)
+        if who.terms:
+            self._register(who.terms)
 
     def tally(self, key: Hashable, weigh: Weigh) -> Ints:
         """Return per node the sum of what its pods weigh; `key` identifies `weigh`. Callers must not change it."""
         found = self._tallies.get(key)
         if found is None:
             found = self._tallies[key] = _Tally(weigh, self._nodes, 0)
-            for (peer, node), count in self._base.items():
-                weight = self._weight(found, peer)
+            for (pod_class, node), count in self._base.items():
+                weight = self._weight(found, pod_class)
                 if weight:
                     found.counts[node] += weight * count
         while found.at < len(self._log):
@@ -155,19 +155,19 @@ class Peers:
                     found.counts[node] += weight * times
         return found.counts
 
-    def _learn(self, wishes: Wishes) -> None:
+    def _register(self, affinity_terms: AffinityTerms) -> None:
         for kind, terms in (
-            (TermKind.APART, wishes.apart),
-            (TermKind.NEAR, wishes.near),
-            (TermKind.LIKED, wishes.liked),
+            (TermKind.APART, affinity_terms.apart),
+            (TermKind.NEAR, affinity_terms.near),
+            (TermKind.LIKED, affinity_terms.liked),
         ):
             for term in terms:
                 self.terms[term] = self.terms.get(term, TermKind(0)) | kind
 
-    def _weight(self, tally: _Tally, peer: PodClass) -> int:
-        known = tally.weights.get(peer)
+    def _weight(self, tally: _Tally, pod_class: PodClass) -> int:
+        known = tally.weights.get(pod_class)
         if known is None:
-            known = tally.weights[peer] = tally.weigh(peer, peer.all_labels())
+            known = tally.weights[pod_class] = tally.weigh(pod_class, pod_class.all_labels())
         return known
 
     def _fold(self) -> None:
@@ -177,19 +177,19 @@ class Peers:
         if self._is_shared:
             self._base, self._is_shared = dict(self._base), False
         base, is_wishing = self._base, False
-        for peer, nodes, times in self._log:
+        for pod_class, nodes, times in self._log:
             for node in nodes:
-                place = (peer, node)
+                place = (pod_class, node)
                 count = base.get(place, 0) + times
                 if count:
                     base[place] = count
                 else:
                     base.pop(place, None)
-                    is_wishing |= bool(peer.wishes)
+                    is_wishing |= bool(pod_class.terms)
         if is_wishing:
             self.terms = {}
-            for peer, _ in base:
-                if peer.wishes:
-                    self._learn(peer.wishes)
+            for pod_class, _ in base:
+                if pod_class.terms:
+                    self._register(pod_class.terms)
         self._log.clear()
         self._tallies.clear()

@@ -33,17 +33,17 @@ from slipway.scheduler.plan.state.flavors import labelled, where_it_stands
 from slipway.scheduler.plan.state.nodes import NodeTable
 from slipway.scheduler.plan.state.past_use import PastUse, user_queues
 from slipway.scheduler.plan.state.pending import PendingWork
-from slipway.scheduler.plan.state.plan_cache import Memo
-from slipway.scheduler.plan.state.pod_index import is_watching, peer_of, peer_of_pod
+from slipway.scheduler.plan.state.plan_cache import PlanCache
+from slipway.scheduler.plan.state.pod_index import is_watching, pod_class_of_pod, pod_class_of_role
 from slipway.scheduler.plan.state.rank_request import requests_of
 from slipway.scheduler.plan.state.run_ends import RunEnds
-from slipway.scheduler.plan.state.snapshot import Holding, Nomination, OpenDecision, PoolSnapshot, Use
+from slipway.scheduler.plan.state.snapshot import Holding, Nomination, OpenDecision, PoolSnapshot, QueueUse
 from slipway.scheduler.plan.state.usage import Charge, NodeUsage
 
 PodKey = tuple[str, str, str]
 
 
-class Columns:
+class PoolState:
     """The observed state of `pool`."""
 
     def __init__(self, pool: PoolFact) -> None:
@@ -66,7 +66,7 @@ class Columns:
         self._charges: dict[str, list[Charge]] = {}
         self._holdings: dict[str, Holding] = {}
         self._backlog = PendingWork()
-        self._memo = Memo()
+        self._cache = PlanCache()
         self._broken: dict[str, Holding] = {}
         self._below: dict[str, Holding] = {}
         self._use: dict[tuple[str, bool], dict[str, int]] = {}
@@ -90,7 +90,7 @@ class Columns:
     def set_pool(self, pool: PoolFact) -> None:
         """Set the pool's changed policy."""
         before, self._pool = self._pool, pool
-        self._memo = Memo()
+        self._cache = PlanCache()
         if before.flavors != pool.flavors:
             self._nodes = {name: labelled(node, pool.flavors) for name, node in self._nodes.items()}
             self._table = self._usage = None
@@ -101,7 +101,7 @@ class Columns:
         if fresh != self._nodes:
             self._nodes = fresh
             self._table = self._usage = None
-            self._memo = Memo()
+            self._cache = PlanCache()
 
     def set_node(self, node: NodeFact) -> None:
         """Set one node, new or changed."""
@@ -109,13 +109,13 @@ class Columns:
         if self._nodes.get(node.name) != node:
             self._nodes[node.name] = node
             self._table = self._usage = None
-            self._memo = Memo()
+            self._cache = PlanCache()
 
     def drop_node(self, name: str) -> None:
         """Remove a node that was deleted or now belongs to another pool."""
         if self._nodes.pop(name, None) is not None:
             self._table = self._usage = None
-            self._memo = Memo()
+            self._cache = PlanCache()
 
     def set_pod(self, pod: PodFact) -> None:
         """Set one pod, new or changed."""
@@ -127,7 +127,7 @@ class Columns:
             self._forget_pod(key, before)
         self._pods[key] = pod
         self._charge_pod(pod, 1)
-        self._memo = Memo()
+        self._cache = PlanCache()
         if pod.allocation_uid:
             self._pods_of.setdefault(pod.allocation_uid, {})[key] = pod
             self._dirty.add(pod.allocation_uid)
@@ -160,13 +160,13 @@ class Columns:
         """Set all queues; queues of other pools are ignored."""
         own = [queue for queue in queues if queue.pool == self._pool.name]
         self._queues = tuple(sorted(own, key=lambda queue: queue.name))
-        self._memo = Memo()
+        self._cache = PlanCache()
 
     def set_jobs(self, jobs: Iterable[JobFact]) -> None:
         """Set all jobs."""
         self._jobs = {(job.namespace, job.name): job for job in jobs}
         self._is_jobs_new = True
-        self._memo = Memo()
+        self._cache = PlanCache()
 
     def set_spent(self, spent: Spent) -> None:
         """Set what the queues have used in the windows of their budgets."""
@@ -189,17 +189,17 @@ class Columns:
         fresh = {space: tuple(sorted(own, key=lambda each: each.name)) for space, own in found.items()}
         if fresh != self._quotas:
             self._quotas = fresh
-            self._memo = Memo()
+            self._cache = PlanCache()
 
     def set_namespaces(self, labels: Mapping[str, Mapping[str, str]]) -> None:
         """Set {namespace: its labels} of all namespaces."""
         self._namespaces = dict(labels)
-        self._memo = Memo()
+        self._cache = PlanCache()
 
     def set_volumes(self, volumes: Iterable[VolumeFact]) -> None:
         """Set all volume claims whose volumes have a known location."""
         self._volumes = {(volume.namespace, volume.name): volume for volume in volumes}
-        self._memo = Memo()
+        self._cache = PlanCache()
 
     def snapshot(
         self,
@@ -228,7 +228,7 @@ class Columns:
             usage=seen,
             backlog=self._backlog,
             groups=self._backlog.groups(now),
-            memo=self._memo,
+            cache=self._cache,
             holdings=dict(self._holdings),
             ends=self._ends,
             broken=self._still_broken(),
@@ -335,7 +335,7 @@ class Columns:
 
     def _forget_pod(self, key: PodKey, pod: PodFact) -> None:
         self._charge_pod(pod, -1)
-        self._memo = Memo()
+        self._cache = PlanCache()
         if pod.allocation_uid:
             own = self._pods_of[pod.allocation_uid]
             own.pop(key, None)
@@ -397,7 +397,7 @@ class Columns:
 
     def _tally(self, holding: Holding, times: int) -> None:
         """Add the holding to the sums per queue and job, or remove it with `times` = -1."""
-        self._memo = Memo()
+        self._cache = PlanCache()
         fact = holding.allocation
         key = (fact.queue, fact.preemptible)
         _add_to(self._use.setdefault(key, {}), holding.used, times)
@@ -449,7 +449,7 @@ def charge_of_pod(pod: PodFact) -> Charge:
         requests=requests_of(role),
         ports=pod.host_ports,
         devices=pod.devices,
-        peer=peer_of_pod(pod),
+        pod_class=pod_class_of_pod(pod),
         scored=pod.scored,
     )
 
@@ -463,7 +463,7 @@ def charge_of_rank(
         requests=requests_of(role),
         ports=role.host_ports,
         devices=devices,
-        peer=peer_of(role, owner),
+        pod_class=pod_class_of_role(role, owner),
         scored=role.scored,
     )
 
@@ -497,8 +497,8 @@ def placements_of(decision: Decision, nodes: tuple[str, ...]) -> dict[int, str]:
     return {rank: nodes[index] for rank, index in enumerate(decision.placements) if 0 <= index < len(nodes)}
 
 
-def _use_of(queue: str, sums: Mapping[tuple[str, bool], dict[str, int]]) -> Use:
-    return Use(preemptible=dict(sums.get((queue, True), {})), fixed=dict(sums.get((queue, False), {})))
+def _use_of(queue: str, sums: Mapping[tuple[str, bool], dict[str, int]]) -> QueueUse:
+    return QueueUse(preemptible=dict(sums.get((queue, True), {})), fixed=dict(sums.get((queue, False), {})))
 
 
 def _add_to(sums: dict[str, int], amounts: Mapping[str, int], times: int) -> None:
@@ -548,7 +548,7 @@ def build(  # noqa: PLR0913 - one argument per kind of fact
     now: float = 0.0,
 ) -> PoolSnapshot:
     """Return the snapshot of `pool`: its `nodes`, all pods, and the pool's own `allocations` and `queues`."""
-    columns = Columns(pool)
+    columns = PoolState(pool)
     columns.set_nodes(nodes)
     for pod in pods:
         columns.set_pod(pod)

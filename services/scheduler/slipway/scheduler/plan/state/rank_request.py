@@ -12,9 +12,9 @@ import numpy as np
 from slipway.model.facts import RoleFact, Toleration, TopologyFact
 from slipway.model.resources import CPU, GPU, GPU_MILLI, GPU_SHARES, MEMORY, PODS, Resources, counted_gpus, gpus_of
 from slipway.scheduler.plan.state.affinity_terms import Spread, spreads_of
-from slipway.scheduler.plan.state.extender_results import Outside
+from slipway.scheduler.plan.state.extender_results import ExtenderResults
 from slipway.scheduler.plan.state.nodes import Bools, Ints, NodeTable
-from slipway.scheduler.plan.state.pod_index import PodClass, peer_of
+from slipway.scheduler.plan.state.pod_index import PodClass, pod_class_of_role
 
 SCORED_DEFAULTS = {CPU: 100, MEMORY: 200 * 1024 * 1024}
 """What scoring assumes for a rank without a request (milli-cpu, bytes). Source: kube-scheduler's util."""
@@ -49,7 +49,7 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     topology: TopologyFact | None
     role: RoleFact
     """one of the roles with this request; for users of labels, all of them have the same labels"""
-    peer: PodClass
+    pod_class: PodClass
     """the class of its pods for affinity and spreading"""
     spread: tuple[Spread, ...]
     memo: dict[Hashable, Bools] = msgspec.field(default_factory=dict[Hashable, Bools])
@@ -59,7 +59,7 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """whole GPUs, requested under `GPU`"""
     gpu_milli: int = 0
     """thousandths of one GPU"""
-    outside: Outside | None = None
+    extender_results: ExtenderResults | None = None
     """what extenders answered about this request"""
 
 
@@ -83,7 +83,7 @@ def requests_of(role: RoleFact) -> Resources:
     return Resources.of(amounts)
 
 
-def ask_key(role: RoleFact, avoid: tuple[str, ...] = ()) -> bytes:
+def request_key(role: RoleFact, avoid: tuple[str, ...] = ()) -> bytes:
     """Return a key that is equal for ranks that may share a feasibility row."""
     parts = (
         role.requests.amounts,
@@ -113,7 +113,7 @@ def image_key(role: RoleFact) -> bytes:
     return msgspec.json.encode(role.images)
 
 
-def compile_ask(
+def compile_request(
     role: RoleFact, table: NodeTable, *, tolerations: tuple[Toleration, ...] = (), avoid: tuple[str, ...] = ()
 ) -> RankRequest:
     """Compile `role`; `tolerations` are the pool's, `avoid` are the nodes to exclude."""
@@ -124,7 +124,7 @@ def compile_ask(
     counted = role.scored.amounts
     scored_amounts = [counted.get(name) or requests.get(name) or SCORED_DEFAULTS.get(name, 0) for name in scored]
     return RankRequest(
-        key=ask_key(role, avoid),
+        key=request_key(role, avoid),
         requests=requests,
         steps=tuple((table.row[name], requests.get(name)) for name in known),
         missing=tuple(name for name in names if name not in table.row),
@@ -141,7 +141,7 @@ def compile_ask(
         host_ports=role.host_ports,
         topology=role.topology,
         role=role,
-        peer=peer_of(role),
+        pod_class=pod_class_of_role(role),
         spread=spreads_of(role.spread, role.labels) if role.spread else (),
         avoid=avoid,
         gpus=requests.get(GPU),

@@ -204,7 +204,7 @@ class RunEnds:
         """Whether all rows can be released as numbers in `usage`."""
         devices = usage.devices
         is_known = devices is None or not (devices.over or devices.unknowns)
-        return is_known and not self.odd and not usage.peers.is_watched
+        return is_known and not self.odd and not usage.pod_index.is_watched
 
     def _amounts(self, resources: int) -> tuple[Ints, Ints]:
         """Return per resource and kind what a rank of the kind releases of `used` and of `scored`."""

@@ -18,7 +18,7 @@ from slipway.scheduler.plan.state.nodes import NodeTable
 from slipway.scheduler.plan.state.ordering import work_key
 from slipway.scheduler.plan.state.past_use import PastUse
 from slipway.scheduler.plan.state.pending import PendingGroup, PendingWork
-from slipway.scheduler.plan.state.plan_cache import Memo
+from slipway.scheduler.plan.state.plan_cache import PlanCache
 from slipway.scheduler.plan.state.rank_request import quota_of
 from slipway.scheduler.plan.state.run_ends import RunEnds
 from slipway.scheduler.plan.state.usage import Charge, NodeUsage
@@ -80,7 +80,7 @@ class Nomination(msgspec.Struct, frozen=True, kw_only=True):
     """when it was decided (epoch seconds)"""
 
 
-class Use(msgspec.Struct, frozen=True, kw_only=True):
+class QueueUse(msgspec.Struct, frozen=True, kw_only=True):
     """What the holdings of one queue use in total, in base units."""
 
     preemptible: dict[str, int] = {}
@@ -101,7 +101,7 @@ class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """
     groups: tuple[PendingGroup, ...]
     """the pending work in groups, ordered by key; frozen"""
-    memo: Memo
+    cache: PlanCache
     """the findings of earlier plans on the same state"""
     holdings: Mapping[str, Holding]
     """{allocation uid: its holding}"""
@@ -111,9 +111,9 @@ class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """allocations that were placed with less than their minimum, by key"""
     below: tuple[Holding, ...] = ()
     """allocations with fewer ranks than their count, unordered"""
-    use: Mapping[str, Use]
+    use: Mapping[str, QueueUse]
     """{queue: what its holdings use}"""
-    stranded: Mapping[str, Use]
+    stranded: Mapping[str, QueueUse]
     """{queue: the part of `use` on nodes that accept no work or do not exist any more}"""
     slots: Mapping[tuple[str, str], int]
     """{(namespace, job): whole GPUs in use}"""

@@ -15,10 +15,10 @@ from slipway.model.resources import GPU, GPU_MILLI, Resources
 from slipway.scheduler.plan.state.affinity_terms import Namespaces
 from slipway.scheduler.plan.state.devices import Deltas, Devices
 from slipway.scheduler.plan.state.nodes import At, Bools, Ints, NodeTable
-from slipway.scheduler.plan.state.pod_index import NOBODY, Peers, PodClass
+from slipway.scheduler.plan.state.pod_index import NOBODY, PodClass, PodIndex
 from slipway.scheduler.plan.state.rank_request import SCORED_DEFAULTS, RankRequest
 from slipway.scheduler.plan.state.sampling import SampleCursor
-from slipway.scheduler.plan.state.workload_mix import Mix
+from slipway.scheduler.plan.state.workload_mix import WorkloadMix
 
 _MANY = 8
 """From this number of nodes on, one vector expression is cheaper than a loop."""
@@ -31,7 +31,7 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
     requests: Resources
     """including one pod slot"""
     ports: tuple[int, ...] = ()
-    peer: PodClass = NOBODY
+    pod_class: PodClass = NOBODY
     """the pod's class for affinity and spreading"""
     scored: Resources = Resources()
     """cpu and memory for scores, where these differ from the requests"""
@@ -42,7 +42,7 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
 class WindowNodes(msgspec.Struct, frozen=True):
     """The nodes of one window, for its current or next occurrence."""
 
-    whose: str
+    owners: str
     """the text `maintenance kernel` or `queue class (window tuesday)`"""
     start: float
     end: float
@@ -58,7 +58,7 @@ class NodeUsage:
         self.used: Ints = np.zeros_like(table.allocatable)
         self.scored: Ints = np.zeros_like(table.allocatable)
         self.ports: dict[int, Ints] = {}
-        self.peers = Peers(len(table))
+        self.pod_index = PodIndex(len(table))
         self.sample: SampleCursor | None = None
         """set when only some of the feasible nodes are compared"""
         self.volumes: Mapping[tuple[str, str], VolumeFact] = {}
@@ -67,7 +67,7 @@ class NodeUsage:
         """{window of the pool: the nodes that it reserves}"""
         self.devices = Devices(table) if table.shares.any() else None
         """None when no node shares its GPUs"""
-        self.mix: Mix | None = None
+        self.mix: WorkloadMix | None = None
         """the expected future GPU requests; None when no score uses them"""
         self.touched: list[int] = []
         self._state_of: dict[int, int] = {}
@@ -80,7 +80,7 @@ class NodeUsage:
         other.used = self.used.copy()
         other.scored = self.scored.copy()
         other.ports = {port: counts.copy() for port, counts in self.ports.items()}
-        other.peers, other.volumes, other.sample = self.peers.copy(), self.volumes, None
+        other.pod_index, other.volumes, other.sample = self.pod_index.copy(), self.volumes, None
         other.windows = self.windows
         other.devices = self.devices.copy() if self.devices is not None else None
         other.mix = self.mix
@@ -90,30 +90,30 @@ class NodeUsage:
 
     def see(self, namespaces: Namespaces, volumes: Mapping[tuple[str, str], VolumeFact], *, is_watched: bool) -> None:
         """Set facts beyond nodes that restrict ranks; `is_watched`: an allocation depends on labels of other pods."""
-        self.volumes, self.peers.namespaces = volumes, namespaces
-        self.peers.is_watched = is_watched or bool(self.peers.terms)
+        self.volumes, self.pod_index.namespaces = volumes, namespaces
+        self.pod_index.is_watched = is_watched or bool(self.pod_index.terms)
 
-    def take(self, ask: RankRequest, nodes: list[int], times: int = 1) -> None:
-        """Take `times` more ranks of `ask` on each of `nodes` (a node may be repeated); negative gives back."""
+    def take(self, request: RankRequest, nodes: list[int], times: int = 1) -> None:
+        """Take `times` more ranks of `request` on each of `nodes` (a node may be repeated); negative gives back."""
         if len(nodes) >= _MANY:
             at, counts = np.unique(np.array(nodes, dtype=np.int64), return_counts=True)
-            self.used[ask.step_rows[:, None], at] += ask.step_amounts * counts * times
-            self.scored[ask.scored_rows[:, None], at] += ask.scored_amounts * counts * times
-            for port in ask.host_ports:
+            self.used[request.step_rows[:, None], at] += request.step_amounts * counts * times
+            self.scored[request.scored_rows[:, None], at] += request.scored_amounts * counts * times
+            for port in request.host_ports:
                 self.port(port)[at] += counts * times
         else:
             used, scored = self.used, self.scored
             for node in nodes:
-                for row, amount in ask.steps:
+                for row, amount in request.steps:
                     used[row, node] += amount * times
-                for row, amount in ask.scored_steps:
+                for row, amount in request.scored_steps:
                     scored[row, node] += amount * times
-                for port in ask.host_ports:
+                for port in request.host_ports:
                     self.port(port)[node] += times
-        if self.devices is not None and (ask.gpus or ask.gpu_milli):
-            self._take_devices(self.devices, ask, nodes, times)
-        if self.peers.is_watched:
-            self.peers.move(ask.peer, tuple(nodes), times)
+        if self.devices is not None and (request.gpus or request.gpu_milli):
+            self._take_devices(self.devices, request, nodes, times)
+        if self.pod_index.is_watched:
+            self.pod_index.move(request.pod_class, tuple(nodes), times)
         self.touched += nodes
         if self._state_of:
             for node in nodes:
@@ -136,22 +136,22 @@ class NodeUsage:
                 self.scored[rows[name], node] += (amount - amounts.get(name, 0)) * times
             elif name not in amounts:
                 self.scored[rows[name], node] += amount * times
-        if self.peers.is_watched:
-            self.peers.move(charge.peer, (node,), times)
+        if self.pod_index.is_watched:
+            self.pod_index.move(charge.pod_class, (node,), times)
         for port in charge.ports:
             self.port(port)[node] += times
         self.touched.append(node)
         self._state_of.pop(node, None)
 
-    def _take_devices(self, devices: Devices, ask: RankRequest, nodes: list[int], times: int) -> None:
+    def _take_devices(self, devices: Devices, request: RankRequest, nodes: list[int], times: int) -> None:
         for node, count in Counter(nodes).items():
             if not self.table.shares[node]:
                 continue
             if times > 0:
-                self._add_gpus(node, devices.take(ask.key, node, count * times, ask.gpus, ask.gpu_milli))
+                self._add_gpus(node, devices.take(request.key, node, count * times, request.gpus, request.gpu_milli))
                 continue
             for _ in range(-count * times):
-                self._add_gpus(node, devices.give(ask.key, node, ask.gpus, ask.gpu_milli))
+                self._add_gpus(node, devices.give(request.key, node, request.gpus, request.gpu_milli))
 
     def _charge_devices(self, charge: Charge, node: int, times: int) -> dict[str, int]:
         """Book the devices of a charge; return its other amounts.
@@ -206,46 +206,49 @@ class NodeUsage:
         """Return allocatable minus used of one resource."""
         return self.table.allocatable[row, at] - self.used[row, at]
 
-    def fits(self, ask: RankRequest, at: At) -> Bools:
+    def fits(self, request: RankRequest, at: At) -> Bools:
         """Whether one more rank fits each node of `at` by resources and ports alone."""
-        if ask.missing:
+        if request.missing:
             return np.zeros(self.table.ready[at].shape, dtype=np.bool_)
-        short = pick(self.table.allocatable, ask.step_rows, at) - pick(self.used, ask.step_rows, at) < ask.step_amounts
+        short = (
+            pick(self.table.allocatable, request.step_rows, at) - pick(self.used, request.step_rows, at)
+            < request.step_amounts
+        )
         fits: Bools = np.logical_not(np.logical_or.reduce(short, axis=0))
-        for port in ask.host_ports:
+        for port in request.host_ports:
             fits &= ~self.is_port_taken(port, at)
-        devices = self.devices_for(ask)
-        return fits if devices is None else fits & devices.fits(ask.gpu_milli, at)
+        devices = self.devices_for(request)
+        return fits if devices is None else fits & devices.fits(request.gpu_milli, at)
 
-    def fits_on(self, ask: RankRequest, node: int) -> bool:
+    def fits_on(self, request: RankRequest, node: int) -> bool:
         """Like `fits` for a single node; cheaper than with an array of one."""
-        if ask.missing or ask.host_ports or self.devices_for(ask) is not None:
-            return bool(self.fits(ask, np.array([node]))[0])
+        if request.missing or request.host_ports or self.devices_for(request) is not None:
+            return bool(self.fits(request, np.array([node]))[0])
         allocatable, used = self.table.allocatable, self.used
-        return all(allocatable[row, node] - used[row, node] >= amount for row, amount in ask.steps)
+        return all(allocatable[row, node] - used[row, node] >= amount for row, amount in request.steps)
 
-    def room(self, ask: RankRequest, at: At, most: int) -> Ints:
-        """Return how many more ranks of `ask` fit each node of `at` by resources and ports alone, at most `most`."""
-        if ask.missing:
+    def room(self, request: RankRequest, at: At, most: int) -> Ints:
+        """Return how many more ranks of `request` fit each node of `at` by resources and ports, at most `most`."""
+        if request.missing:
             return np.zeros(self.table.ready[at].shape, dtype=np.int64)
         counts = np.full(self.table.ready[at].shape, most, dtype=np.int64)
-        for row, amount in ask.steps:
+        for row, amount in request.steps:
             np.minimum(counts, self.free(row, at) // amount, out=counts)
-        if ask.host_ports:
+        if request.host_ports:
             np.minimum(counts, 1, out=counts)
-            for port in ask.host_ports:
+            for port in request.host_ports:
                 counts[self.is_port_taken(port, at)] = 0
-        devices = self.devices_for(ask)
+        devices = self.devices_for(request)
         if devices is not None:
-            np.minimum(counts, devices.room(ask.gpu_milli, at, most), out=counts)
+            np.minimum(counts, devices.room(request.gpu_milli, at, most), out=counts)
         return np.maximum(counts, 0)
 
-    def devices_for(self, ask: RankRequest) -> Devices | None:
+    def devices_for(self, request: RankRequest) -> Devices | None:
         """Return the devices when amounts alone do not decide whether a rank fits; None otherwise.
 
         Devices decide for shares of a GPU, and for whole GPUs while some device numbers are unknown.
         """
-        if self.devices is None or not (ask.gpu_milli or (ask.gpus and self.devices.unknowns)):
+        if self.devices is None or not (request.gpu_milli or (request.gpus and self.devices.unknowns)):
             return None
         return self.devices
 

@@ -57,7 +57,7 @@ class Windows:
         """Return {window: its nodes, with its purpose in words}."""
         return {
             each.window.name: WindowNodes(
-                whose=whose(each.window),
+                owners=owners_text(each.window),
                 start=each.occurrence.start,
                 end=each.occurrence.end,
                 nodes=each.nodes,
@@ -73,7 +73,7 @@ class Windows:
 
     # --- closed windows -----------------------------------------------------------------------------------------------
 
-    def bound(self, fact: AllocationFact, later_s: float = 0.0) -> AllocationFact:
+    def with_closed(self, fact: AllocationFact, later_s: float = 0.0) -> AllocationFact:
         """Return pending `fact` with the windows that are closed to it if it starts now, or `later_s` from now."""
         queue, at = self._queues.get(fact.queue), self._now + later_s
         times = [(self._now, ends_if_started(fact, queue, self._now))]
@@ -81,12 +81,12 @@ class Windows:
             times.append((at, ends_if_started(fact, queue, at)))
         return self._closed_to(fact, times)
 
-    def bound_running(self, fact: AllocationFact) -> AllocationFact:
+    def running_with_closed(self, fact: AllocationFact) -> AllocationFact:
         """Return running `fact` with the windows that are closed to additional ranks of it."""
         return self._closed_to(fact, [(self._now, known_end(fact, self._queues.get(fact.queue), self._now))])
 
     def key_of(self, fact: AllocationFact) -> bytes:
-        """Return a key that is equal for work to which equal nodes are closed; `fact` must come from `bound`."""
+        """Return a key that is equal for work to which equal nodes are closed; `fact` must come from `with_closed`."""
         closed = fact.roles[0].closed if fact.roles else ()
         return b"".join(self._by_name[name].key for name in closed)
 
@@ -96,7 +96,7 @@ class Windows:
 
     def closed_to(self, fact: AllocationFact) -> list[ReservedTime]:
         """Return the windows that are closed to pending `fact` if it starts now."""
-        bound = self.bound(fact)
+        bound = self.with_closed(fact)
         return [self._by_name[name] for name in (bound.roles[0].closed if bound.roles else ())]
 
     def open_at(self, fact: AllocationFact, at: float) -> Bools | None:
@@ -107,7 +107,7 @@ class Windows:
         return ~np.logical_or.reduce(closed) if closed else None
 
     def limits_before(self, fact: AllocationFact) -> list[tuple[float, float]]:
-        """Return the run limits with which fewer windows are closed to `fact`, which must come from `bound`.
+        """Return the run limits with which fewer windows are closed to `fact`, which must come from `with_closed`.
 
         Each is (seconds, end if it starts now); the longest comes first.
         """
@@ -267,7 +267,7 @@ def matching(window: WindowFact, table: NodeTable) -> Bools:
     return nodes
 
 
-def whose(window: WindowFact) -> str:
+def owners_text(window: WindowFact) -> str:
     """Return for whom the window is, in words."""
     if not window.queues:
         return f"maintenance {window.name}"

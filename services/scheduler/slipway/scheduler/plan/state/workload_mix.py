@@ -24,7 +24,7 @@ Sort = tuple[int, int, int]
 """(milli-cpu, GPUs, thousandths of one GPU) of a rank"""
 
 
-class Mix(msgspec.Struct, frozen=True, eq=False):
+class WorkloadMix(msgspec.Struct, frozen=True, eq=False):
     """The sorts as columns, with their weights; `needs` are the distinct thousandths that sorts need of a device."""
 
     cpus: Ints
@@ -37,7 +37,7 @@ class Mix(msgspec.Struct, frozen=True, eq=False):
     total: int
 
 
-def mix_of(work: Iterable[tuple[tuple[RoleFact, ...], int]]) -> Mix | None:
+def mix_of(work: Iterable[tuple[tuple[RoleFact, ...], int]]) -> WorkloadMix | None:
     """Return the mix of (roles, number of such gangs); None when there is no work."""
     counts: dict[Sort, int] = {}
     for roles, times in work:
@@ -48,7 +48,7 @@ def mix_of(work: Iterable[tuple[tuple[RoleFact, ...], int]]) -> Mix | None:
     return _mix(counts)
 
 
-def mix_said(said: Iterable[Mapping[str, Any]]) -> Mix | None:
+def stated_mix(said: Iterable[Mapping[str, Any]]) -> WorkloadMix | None:
     """Return the mix that a pool's policy states: [{cpu, gpus, gpuMilli, weight}]."""
     counts: dict[Sort, int] = {}
     for item in said:
@@ -57,7 +57,7 @@ def mix_said(said: Iterable[Mapping[str, Any]]) -> Mix | None:
     return _mix(counts)
 
 
-def _mix(counts: Mapping[Sort, int]) -> Mix | None:
+def _mix(counts: Mapping[Sort, int]) -> WorkloadMix | None:
     """Return the mix of the commonest sorts that cover most of the ranks."""
     left = sum(counts.values()) * COVERED_PERCENT
     chosen: list[tuple[Sort, int]] = []
@@ -70,7 +70,7 @@ def _mix(counts: Mapping[Sort, int]) -> Mix | None:
         return None
     asked = [milli or (MILLI if gpus else 0) for (_, gpus, milli), _ in chosen]
     needs = sorted({need for need in asked if need})
-    return Mix(
+    return WorkloadMix(
         cpus=np.array([sort[0] for sort, _ in chosen], dtype=np.int64),
         counts=np.array([1 if sort[2] else sort[1] for sort, _ in chosen], dtype=np.int64),
         need=np.array([needs.index(need) if need else -1 for need in asked], dtype=np.int64),

@@ -14,9 +14,9 @@ NAME = "AvoidNodes"
 REFUSAL = NodeRefusal("AvoidNodes", "failed an earlier attempt", "failed an earlier attempt")
 
 
-def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
+def refuse(request: RankRequest, usage: NodeUsage, at: At) -> Refused:
     """Refuse the nodes to avoid."""
-    if ask.avoid:
+    if request.avoid:
         mask = np.zeros(len(usage.table), dtype=np.bool_)
-        mask[[usage.table.index[name] for name in ask.avoid if name in usage.table.index]] = True
+        mask[[usage.table.index[name] for name in request.avoid if name in usage.table.index]] = True
         yield REFUSAL, mask[at]

@@ -25,51 +25,51 @@ def at_nodes(sums: Ints, column: LabelColumn) -> Ints:
     return np.append(sums, 0)[column.codes]
 
 
-def alike(spread: Spread, ask: RankRequest, usage: NodeUsage) -> Ints:
+def matching_pods(spread: Spread, request: RankRequest, usage: NodeUsage) -> Ints:
     """Return the pods per node that `spread` counts: selected, in the request's namespace, and not being deleted."""
     if spread.selector.is_everything:
         return np.zeros(len(usage.table), dtype=np.int64)
-    namespace, selector = ask.role.namespace, spread.selector
-    return usage.peers.tally(
+    namespace, selector = request.role.namespace, spread.selector
+    return usage.pod_index.tally(
         ("spread", namespace, selector),
-        lambda peer, labels: int(
-            not peer.is_leaving and peer.namespace == namespace and selector.matches(labels),
+        lambda pod_class, labels: int(
+            not pod_class.is_leaving and pod_class.namespace == namespace and selector.matches(labels),
         ),
     )
 
 
-def has_all(usage: NodeUsage, ask: RankRequest, spreads: tuple[Spread, ...]) -> Bools:
+def has_all(usage: NodeUsage, request: RankRequest, spreads: tuple[Spread, ...]) -> Bools:
     """Return the nodes that have every label of `spreads`; computed once per request."""
-    known = ask.memo.get(spreads)
+    known = request.memo.get(spreads)
     if known is None:
         known = np.ones(len(usage.table), dtype=np.bool_)
         for spread in spreads:
             known &= usage.table.label(spread.key).codes >= 0
-        ask.memo[spreads] = known
+        request.memo[spreads] = known
     return known
 
 
-def included(spread: Spread, ask: RankRequest, usage: NodeUsage) -> Bools:
+def included(spread: Spread, request: RankRequest, usage: NodeUsage) -> Bools:
     """Return the nodes that `spread` counts, by its node inclusion policies; computed once per request."""
-    known = ask.memo.get(spread)
+    known = request.memo.get(spread)
     if known is None:
         known = np.ones(len(usage.table), dtype=np.bool_)
         if spread.honours_affinity:
-            for _, refused in refuse_affinity(ask, usage, EVERY):
+            for _, refused in refuse_affinity(request, usage, EVERY):
                 known &= ~refused
         if spread.honours_taints:
-            for _, refused in refuse_taints(ask, usage, EVERY):
+            for _, refused in refuse_taints(request, usage, EVERY):
                 known &= ~refused
-        ask.memo[spread] = known
+        request.memo[spread] = known
     return known
 
 
-def present(spread: Spread, ask: RankRequest, column: LabelColumn, counted: Bools) -> Bools:
+def present(spread: Spread, request: RankRequest, column: LabelColumn, counted: Bools) -> Bools:
     """Return the domains that contain `counted` nodes; computed once per request."""
     name = ("present", spread)
-    known = ask.memo.get(name)
+    known = request.memo.get(name)
     if known is None:
         known = np.zeros(len(column.values), dtype=np.bool_)
         known[column.codes[counted]] = True
-        ask.memo[name] = known
+        request.memo[name] = known
     return known

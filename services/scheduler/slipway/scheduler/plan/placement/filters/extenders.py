@@ -11,7 +11,7 @@ from slipway.scheduler.plan.state.usage import NodeUsage
 NAME = "Extenders"
 
 
-def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
+def refuse(request: RankRequest, usage: NodeUsage, at: At) -> Refused:
     """Refuse the nodes that an extender refused or has not answered for."""
-    for saying in ask.outside.sayings if ask.outside is not None else ():
+    for saying in request.extender_results.refusals if request.extender_results is not None else ():
         yield NodeRefusal(saying.reason, saying.one, saying.many, is_final=saying.is_final), saying.nodes[at]

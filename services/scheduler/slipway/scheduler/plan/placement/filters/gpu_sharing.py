@@ -19,8 +19,8 @@ NOT_SHARED = NodeRefusal(
 )
 
 
-def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
+def refuse(request: RankRequest, usage: NodeUsage, at: At) -> Refused:
     """Refuse nodes that have GPUs and do not share them."""
     table = usage.table
-    if ask.gpu_milli and GPU in table.row:
+    if request.gpu_milli and GPU in table.row:
         yield NOT_SHARED, ~table.shares[at] & (table.allocatable[table.row[GPU], at] > 0)

@@ -35,41 +35,41 @@ EXISTING = NodeRefusal(
 )
 
 
-def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
+def refuse(request: RankRequest, usage: NodeUsage, at: At) -> Refused:
     """Refuse nodes that lack a required pod, that have an excluded pod, or whose pods exclude this rank."""
-    wishes = ask.peer.wishes
-    if wishes.near:
-        yield AFFINITY, ~_near(ask, usage)[at]
-    if wishes.apart:
+    affinity_terms = request.pod_class.terms
+    if affinity_terms.near:
+        yield AFFINITY, ~_near(request, usage)[at]
+    if affinity_terms.apart:
         mask = np.zeros(len(usage.table), dtype=np.bool_)
-        for term in wishes.apart:
+        for term in affinity_terms.apart:
             mask |= _has(term.key, ("apart", term), usage, term)
         yield ANTI_AFFINITY, mask[at]
-    theirs = [term for term, kinds in usage.peers.terms.items() if kinds & TermKind.APART]
-    keys = sorted({term.key for term in theirs if means(term, ask, usage)})
+    theirs = [term for term, kinds in usage.pod_index.terms.items() if kinds & TermKind.APART]
+    keys = sorted({term.key for term in theirs if matches_request(term, request, usage)})
     if keys:
         mask = np.zeros(len(usage.table), dtype=np.bool_)
         for key in keys:
-            mask |= _against(key, ask, usage)
+            mask |= _against(key, request, usage)
         yield EXISTING, mask[at]
 
 
-def means(term: Term, ask: RankRequest, usage: NodeUsage) -> bool:
+def matches_request(term: Term, request: RankRequest, usage: NodeUsage) -> bool:
     """Whether a term of a pod matches the request."""
-    return term.matches(ask.role.namespace, ask.role.labels, usage.peers.namespaces)
+    return term.matches(request.role.namespace, request.role.labels, usage.pod_index.namespaces)
 
 
-def starts_series(ask: RankRequest, usage: NodeUsage) -> bool:
+def starts_series(request: RankRequest, usage: NodeUsage) -> bool:
     """Whether the request matches its own required terms, and no existing pod matches them yet."""
-    near = ask.peer.wishes.near
-    if not near or not all(means(term, ask, usage) for term in near):
+    near = request.pod_class.terms.near
+    if not near or not all(matches_request(term, request, usage) for term in near):
         return False
     counts = _all_matching(near, usage)
     return not any((counts[usage.table.label(term.key).codes >= 0] > 0).any() for term in near)
 
 
-def _near(ask: RankRequest, usage: NodeUsage) -> Bools:
-    near, table = ask.peer.wishes.near, usage.table
+def _near(request: RankRequest, usage: NodeUsage) -> Bools:
+    near, table = request.pod_class.terms.near, usage.table
     labelled = np.ones(len(table), dtype=np.bool_)
     found = np.ones(len(table), dtype=np.bool_)
     counts = _all_matching(near, usage)
@@ -77,35 +77,37 @@ def _near(ask: RankRequest, usage: NodeUsage) -> Bools:
         column = table.label(term.key)
         labelled &= column.codes >= 0
         found &= domains.at_nodes(domains.sums_of(counts, column), column) > 0
-    return labelled if starts_series(ask, usage) else labelled & found
+    return labelled if starts_series(request, usage) else labelled & found
 
 
 def _all_matching(near: tuple[Term, ...], usage: NodeUsage) -> Ints:
     """Return the number of pods on each node that match all of the terms."""
-    spaces = usage.peers.namespaces
-    return usage.peers.tally(
+    spaces = usage.pod_index.namespaces
+    return usage.pod_index.tally(
         ("near", near),
-        lambda peer, labels: int(all(term.matches(peer.namespace, labels, spaces) for term in near)),
+        lambda pod_class, labels: int(all(term.matches(pod_class.namespace, labels, spaces) for term in near)),
     )
 
 
 def _has(key: str, name: tuple[str, Term], usage: NodeUsage, term: Term) -> Bools:
-    spaces = usage.peers.namespaces
-    counts = usage.peers.tally(name, lambda peer, labels: int(term.matches(peer.namespace, labels, spaces)))
-    column = usage.table.label(key)
-    return domains.at_nodes(domains.sums_of(counts, column), column) > 0
-
-
-def _against(key: str, ask: RankRequest, usage: NodeUsage) -> Bools:
-    """Return the nodes in whose domain of `key` a pod runs that excludes this rank."""
-    namespace, own, spaces = ask.role.namespace, ask.role.labels, usage.peers.namespaces
-    counts = usage.peers.tally(
-        ("against", key, namespace, tuple(sorted(own.items()))),
-        lambda peer, _labels: _terms_against(peer, key, namespace, own, spaces),
+    spaces = usage.pod_index.namespaces
+    counts = usage.pod_index.tally(
+        name, lambda pod_class, labels: int(term.matches(pod_class.namespace, labels, spaces))
     )
     column = usage.table.label(key)
     return domains.at_nodes(domains.sums_of(counts, column), column) > 0
 
 
-def _terms_against(peer: PodClass, key: str, namespace: str, own: dict[str, str], spaces: Namespaces) -> int:
-    return sum(1 for term in peer.wishes.apart if term.key == key and term.matches(namespace, own, spaces))
+def _against(key: str, request: RankRequest, usage: NodeUsage) -> Bools:
+    """Return the nodes in whose domain of `key` a pod runs that excludes this rank."""
+    namespace, own, spaces = request.role.namespace, request.role.labels, usage.pod_index.namespaces
+    counts = usage.pod_index.tally(
+        ("against", key, namespace, tuple(sorted(own.items()))),
+        lambda pod_class, _labels: _terms_against(pod_class, key, namespace, own, spaces),
+    )
+    column = usage.table.label(key)
+    return domains.at_nodes(domains.sums_of(counts, column), column) > 0
+
+
+def _terms_against(pod_class: PodClass, key: str, namespace: str, own: dict[str, str], spaces: Namespaces) -> int:
+    return sum(1 for term in pod_class.terms.apart if term.key == key and term.matches(namespace, own, spaces))

@@ -21,15 +21,15 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
-def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
+def refuse(request: RankRequest, usage: NodeUsage, at: At) -> Refused:
     """Refuse nodes of another flavor, nodes outside the selector, then nodes that match no required term."""
     table = usage.table
-    if ask.node_selector:
-        flavor = ask.node_selector.get(FLAVOR_LABEL)
+    if request.node_selector:
+        flavor = request.node_selector.get(FLAVOR_LABEL)
         if flavor is not None:
             yield _not_of(flavor), ~table.label(FLAVOR_LABEL).select((flavor,))[at]
-        yield SELECTOR, ~_selected(ask.node_selector, table)[at]
-    required = node_affinity(ask.affinity).get(REQUIRED)
+        yield SELECTOR, ~_selected(request.node_selector, table)[at]
+    required = node_affinity(request.affinity).get(REQUIRED)
     if required:
         terms = cast("list[dict[str, Any]]", required.get("nodeSelectorTerms") or [])
         matched = np.zeros(len(table), dtype=np.bool_)

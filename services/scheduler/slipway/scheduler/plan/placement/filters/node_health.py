@@ -9,7 +9,7 @@ NAME = "NodeHealth"
 REFUSAL = NodeRefusal("NodeNotReady", "is not ready", "are not ready")
 
 
-def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
+def refuse(request: RankRequest, usage: NodeUsage, at: At) -> Refused:
     """Refuse nodes that are not Ready."""
     if not usage.table.is_ready:
         yield REFUSAL, ~usage.table.ready[at]

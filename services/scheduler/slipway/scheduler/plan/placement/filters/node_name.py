@@ -9,7 +9,7 @@ NAME = "NodeName"
 REFUSAL = NodeRefusal("NodeName", "is not the requested node", "are not the requested node")
 
 
-def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
+def refuse(request: RankRequest, usage: NodeUsage, at: At) -> Refused:
     """Refuse all nodes but the named one."""
-    if ask.role.node_name:
-        yield REFUSAL, ~usage.table.name_column().select((ask.role.node_name,))[at]
+    if request.role.node_name:
+        yield REFUSAL, ~usage.table.name_column().select((request.role.node_name,))[at]

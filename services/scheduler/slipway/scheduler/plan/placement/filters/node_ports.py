@@ -11,7 +11,7 @@ NAME = "NodePorts"
 REFUSAL = NodeRefusal("NodePorts", "has the host port in use", "have the host port in use", is_final=False)
 
 
-def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
+def refuse(request: RankRequest, usage: NodeUsage, at: At) -> Refused:
     """Refuse nodes where any of the ports is in use."""
-    if ask.host_ports:
-        yield REFUSAL, np.logical_or.reduce([usage.is_port_taken(port, at) for port in ask.host_ports])
+    if request.host_ports:
+        yield REFUSAL, np.logical_or.reduce([usage.is_port_taken(port, at) for port in request.host_ports])

@@ -18,18 +18,18 @@ NAME = "NodeResourcesFit"
 _COMMON = (CPU, MEMORY, PODS)
 
 
-def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
+def refuse(request: RankRequest, usage: NodeUsage, at: At) -> Refused:
     """Refuse nodes that could never have room for the rank, then nodes that lack something now."""
     table = usage.table
-    devices = usage.devices_for(ask)
-    for name in ask.missing:
-        yield too_small(name, ask.requests.get(name)), np.ones(table.ready[at].shape, dtype=np.bool_)
-    steps = sorted(ask.steps, key=lambda step: _rarity(table.resources[step[0]]))
+    devices = usage.devices_for(request)
+    for name in request.missing:
+        yield too_small(name, request.requests.get(name)), np.ones(table.ready[at].shape, dtype=np.bool_)
+    steps = sorted(request.steps, key=lambda step: _rarity(table.resources[step[0]]))
     for row, amount in steps:
         yield too_small(table.resources[row], amount), table.allocatable[row, at] < amount
     if devices is not None:
-        yield UNKNOWN_DEVICES, devices.is_blocked(at) & ~devices.fits(ask.gpu_milli, at)
-        yield no_device(ask.gpu_milli), ~devices.fits(ask.gpu_milli, at)
+        yield UNKNOWN_DEVICES, devices.is_blocked(at) & ~devices.fits(request.gpu_milli, at)
+        yield no_device(request.gpu_milli), ~devices.fits(request.gpu_milli, at)
     for row, amount in steps:
         yield insufficient(table.resources[row], amount), usage.free(row, at) < amount
 

@@ -16,7 +16,7 @@ NAMES_SHOWN_MAX = 3
 _WORDS = ((DRAINING, "NodeDraining", "draining"), (DISABLED, "NodeDisabled", "disabled"))
 
 
-def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
+def refuse(request: RankRequest, usage: NodeUsage, at: At) -> Refused:
     """Refuse draining nodes, then disabled nodes; the refusal names them if they are few."""
     column = usage.table.label(SCHEDULING_LABEL)
     for value, reason, word in _WORDS:

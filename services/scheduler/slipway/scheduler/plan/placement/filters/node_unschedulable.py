@@ -12,7 +12,7 @@ REFUSAL = NodeRefusal("NodeUnschedulable", "is cordoned", "are cordoned")
 CORDON = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
 
-def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
+def refuse(request: RankRequest, usage: NodeUsage, at: At) -> Refused:
     """Refuse cordoned nodes."""
-    if not usage.table.is_clear and not tolerates(ask.tolerations, CORDON):
+    if not usage.table.is_clear and not tolerates(request.tolerations, CORDON):
         yield REFUSAL, usage.table.unschedulable[at]

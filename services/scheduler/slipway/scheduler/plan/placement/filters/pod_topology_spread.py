@@ -17,22 +17,22 @@ from slipway.scheduler.plan.state.usage import NodeUsage
 NAME = "PodTopologySpread"
 
 
-def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
+def refuse(request: RankRequest, usage: NodeUsage, at: At) -> Refused:
     """Refuse, per constraint, the nodes without its label, then those whose domain has too many pods already."""
-    hard = tuple(spread for spread in ask.spread if spread.is_hard)
+    hard = tuple(spread for spread in request.spread if spread.is_hard)
     if not hard:
         return
-    eligible = domains.has_all(usage, ask, hard)
+    eligible = domains.has_all(usage, request, hard)
     for spread in hard:
         column = usage.table.label(spread.key)
         yield _unlabelled(spread.key), (column.codes < 0)[at]
-        counted = eligible & domains.included(spread, ask, usage)
-        sums = domains.sums_of(domains.alike(spread, ask, usage), column, counted)
-        present = np.flatnonzero(domains.present(spread, ask, column, counted))
+        counted = eligible & domains.included(spread, request, usage)
+        sums = domains.sums_of(domains.matching_pods(spread, request, usage), column, counted)
+        present = np.flatnonzero(domains.present(spread, request, column, counted))
         is_enough = bool(present.size) and present.size >= spread.min_domains
         emptiest = int(present[sums[present].argmin()]) if is_enough else -1
         least = int(sums[emptiest]) if is_enough else 0
-        own = int(spread.selector.matches(ask.role.labels))
+        own = int(spread.selector.matches(request.role.labels))
         skew = domains.at_nodes(sums, column) + own - least
         name = column.values[emptiest] if is_enough else ""
         yield _skewed(spread, name, least), ((column.codes >= 0) & (skew > spread.max_skew))[at]

@@ -14,9 +14,9 @@ from slipway.scheduler.plan.state.usage import NodeUsage, WindowNodes
 NAME = "Reserved"
 
 
-def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
+def refuse(request: RankRequest, usage: NodeUsage, at: At) -> Refused:
     """Refuse the nodes of each window that is closed to the rank."""
-    for name in ask.role.closed:
+    for name in request.role.closed:
         window = usage.windows.get(name)
         if window is not None:
             text = _words(window)
@@ -25,5 +25,5 @@ def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
 
 def _words(window: WindowNodes) -> str:
     start, end = (format_time(time, "seconds") for time in (window.start, window.end))
-    text = f"for {window.whose} from {start} until {end}"
+    text = f"for {window.owners} from {start} until {end}"
     return text if window.is_begun else f"{text} (only work that ends by {start} may start there)"

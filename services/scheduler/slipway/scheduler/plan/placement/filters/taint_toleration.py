@@ -15,10 +15,10 @@ NAME = "TaintToleration"
 HARD = frozenset({"NoSchedule", "NoExecute"})
 
 
-def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
+def refuse(request: RankRequest, usage: NodeUsage, at: At) -> Refused:
     """Yield one refusal per untolerated taint; of each node only its first untolerated taint is used."""
     table = usage.table
-    first = [_first_untolerated(taints, ask.tolerations) for taints in table.taint_sets]
+    first = [_first_untolerated(taints, request.tolerations) for taints in table.taint_sets]
     for taint in sorted({found for found in first if found is not None}, key=lambda item: (item.key, item.value)):
         mask = table.by_taints([found == taint for found in first])
         text = f"{taint.key}={taint.value}" if taint.value else taint.key

@@ -30,11 +30,11 @@ _SUCCESSOR = {BETA_ZONE: ZONE, BETA_REGION: REGION}
 _NODE = ("kubernetes.io/hostname", "metadata.name")
 
 
-def refuse(ask: RankRequest, usage: NodeUsage, at: At) -> Refused:
+def refuse(request: RankRequest, usage: NodeUsage, at: At) -> Refused:
     """Refuse, per claim, the nodes that cannot reach its volume."""
     table = usage.table
-    for claim in ask.role.claims:
-        volume = usage.volumes.get((ask.role.namespace, claim))
+    for claim in request.role.claims:
+        volume = usage.volumes.get((request.role.namespace, claim))
         if volume is None or not (volume.zones or volume.terms):
             continue
         where = reached_from(volume)

@@ -21,27 +21,27 @@ _HALF = SCORE_MAX // 2
 Floats = npt.NDArray[np.float64]
 
 
-def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra, args: Mapping[str, Any] = NO_ARGS) -> Ints:
+def score(request: RankRequest, usage: NodeUsage, at: At, extra: Extra, args: Mapping[str, Any] = NO_ARGS) -> Ints:
     """Return 75 when the evenness stays the same, up to 100 when it improves and down to 50 when it gets worse."""
     table = usage.table
-    counted = weights_of(ask, table, args) > 0 if args else np.True_
-    if not (ask.plain_amounts * counted).any():
+    counted = weights_of(request, table, args) > 0 if args else np.True_
+    if not (request.plain_amounts * counted).any():
         return np.zeros(table.ready[at].shape, dtype=np.int64)
-    divisors = pick(table.divisors, ask.scored_rows, at)
-    used = pick(usage.used, ask.scored_rows, at)
+    divisors = pick(table.divisors, request.scored_rows, at)
+    used = pick(usage.used, request.scored_rows, at)
     if not isinstance(extra, int) or extra:
-        used = used + ask.plain_amounts * extra
+        used = used + request.plain_amounts * extra
     before = np.minimum(used / divisors, 1.0)
-    after = np.minimum((used + ask.plain_amounts) / divisors, 1.0)
-    if ask.is_everywhere and not args:
+    after = np.minimum((used + request.plain_amounts) / divisors, 1.0)
+    if request.is_everywhere and not args:
         return _HALF + (_HALF + _evenness(after) - _evenness(before)) // 2
-    present = (pick(table.allocatable, ask.scored_rows, at) > 0) & counted
+    present = (pick(table.allocatable, request.scored_rows, at) > 0) & counted
     return _HALF + (_HALF + _evenness_of(present, after) - _evenness_of(present, before)) // 2
 
 
 def bind(args: Mapping[str, Any]) -> ScoreNodes:
     """Return the score with a pool's args: `resources`, {name: weight}; a resource without a weight is ignored."""
-    return lambda ask, usage, at, extra: score(ask, usage, at, extra, args)
+    return lambda request, usage, at, extra: score(request, usage, at, extra, args)
 
 
 def _evenness(fractions: Floats) -> Ints:

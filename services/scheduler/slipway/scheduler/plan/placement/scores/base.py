@@ -1,9 +1,9 @@
 """The form of a score: a module with `NAME` and one function `score`, which returns integers 0..100 per node.
 
-`score(ask, usage, at, extra)` rates each node of `at` for one more rank of `ask`, when `extra` ranks of it (a number,
-or one per node) are there in addition to the usage. A score with a `Normalise` other than NONE returns raw counts,
-which are scaled to 0..100 over the feasible nodes. Ratios are computed in integers, or in float64 by exactly the
-operations that kube-scheduler uses. So values agree number for number and are the same on every machine.
+`score(request, usage, at, extra)` rates each node of `at` for one more rank of `request`, when `extra` ranks of it (a
+number, or one per node) are there in addition to the usage. A score with a `Normalise` other than NONE returns raw
+counts, which are scaled to 0..100 over the feasible nodes. Ratios are computed in integers, or in float64 by exactly
+the operations that kube-scheduler uses. So values agree number for number and are the same on every machine.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ ScoreWhole = Callable[[RankRequest, NodeUsage, Bools], Ints]
 """(ask, usage, feasible nodes) -> 0..100 over all nodes"""
 
 
-def zeros(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
+def zeros(request: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
     """Return 0 for every node."""
     return np.zeros(usage.table.ready[at].shape, dtype=np.int64)
 
@@ -95,26 +95,28 @@ def normalised_alike(raw: int, how: Normalise) -> int:
     return SCORE_MAX if (raw > 0) is (how is Normalise.MAX) else 0
 
 
-def requested_with(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
+def requested_with(request: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
     """Return the requested amount of each scored resource including the new rank, shape (resources, nodes)."""
-    return pick(usage.scored, ask.scored_rows, at) + ask.scored_amounts * (extra + 1)
+    return pick(usage.scored, request.scored_rows, at) + request.scored_amounts * (extra + 1)
 
 
-def mean_percent(ask: RankRequest, usage: NodeUsage, at: At, amounts: Ints, args: Mapping[str, Any] = NO_ARGS) -> Ints:
+def mean_percent(
+    request: RankRequest, usage: NodeUsage, at: At, amounts: Ints, args: Mapping[str, Any] = NO_ARGS
+) -> Ints:
     """Return the mean over the scored resources of floor(amount * 100 / allocatable), weighted by `args`.
 
     Without args each weight is 1. A resource that a node lacks is left out for that node.
     """
     table = usage.table
-    percents = amounts * SCORE_MAX // pick(table.divisors, ask.scored_rows, at)
-    if ask.is_everywhere and not args:
+    percents = amounts * SCORE_MAX // pick(table.divisors, request.scored_rows, at)
+    if request.is_everywhere and not args:
         return percents.sum(axis=0) // len(percents)
-    weights = np.where(pick(table.allocatable, ask.scored_rows, at) > 0, weights_of(ask, table, args), 0)
+    weights = np.where(pick(table.allocatable, request.scored_rows, at) > 0, weights_of(request, table, args), 0)
     return (percents * weights).sum(axis=0) // np.maximum(weights.sum(axis=0), 1)
 
 
-def weights_of(ask: RankRequest, table: NodeTable, args: Mapping[str, Any]) -> Ints:
+def weights_of(request: RankRequest, table: NodeTable, args: Mapping[str, Any]) -> Ints:
     """Return the weight of each scored resource, shape (resources, 1); 0 for resources that the args do not name."""
     named: Mapping[str, int] | None = args.get("resources")
-    names = [table.resources[row] for row, _ in ask.scored_steps]
+    names = [table.resources[row] for row, _ in request.scored_steps]
     return np.array([[1 if named is None else named.get(name, 0)] for name in names], dtype=np.int64)

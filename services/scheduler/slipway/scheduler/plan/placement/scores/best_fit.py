@@ -16,14 +16,14 @@ NAME = "BestFit"
 _HALF = SCORE_MAX // 2
 
 
-def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
+def score(request: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
     """Return 100 when nothing would be free; cpu and GPU each have half the weight."""
     table = usage.table
-    cpu = usage.free(table.row[CPU], at) - ask.requests.get(CPU) * (extra + 1)
+    cpu = usage.free(table.row[CPU], at) - request.requests.get(CPU) * (extra + 1)
     most = max(int(table.allocatable[table.row[CPU]].max(initial=0)), 1)
     left = np.maximum(cpu, 0) * _HALF
     if GPU not in table.row:
         return SCORE_MAX - left // most
-    gpus = after_ranks(devices_left(usage, at), ask, extra + 1).sum(axis=0)
+    gpus = after_ranks(devices_left(usage, at), request, extra + 1).sum(axis=0)
     most_gpus = max(int(table.allocatable[table.row[GPU]].max(initial=0)) * MILLI, 1)
     return SCORE_MAX - (left * most_gpus + gpus * _HALF * most) // (most * most_gpus)

@@ -15,10 +15,10 @@ from slipway.scheduler.plan.state.usage import NodeUsage
 NAME = "DeviceBestFit"
 
 
-def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
+def score(request: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
     """Return 100 when nothing of the device would be free; 0 when no device fits, or nearly all of it would be free."""
-    if not ask.gpu_milli or usage.devices is None:
-        return zeros(ask, usage, at, extra)
-    left = after_ranks(usage.devices.left[:, at], ask, extra)
-    tightest = np.where(left >= ask.gpu_milli, left - ask.gpu_milli, MILLI).min(axis=0, initial=MILLI)
+    if not request.gpu_milli or usage.devices is None:
+        return zeros(request, usage, at, extra)
+    left = after_ranks(usage.devices.left[:, at], request, extra)
+    tightest = np.where(left >= request.gpu_milli, left - request.gpu_milli, MILLI).min(axis=0, initial=MILLI)
     return SCORE_MAX - tightest * SCORE_MAX // MILLI

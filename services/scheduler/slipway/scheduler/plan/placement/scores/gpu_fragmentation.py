@@ -22,7 +22,7 @@ from slipway.scheduler.plan.placement.scores.base import SCORE_MAX, Extra, Score
 from slipway.scheduler.plan.state.nodes import At, Ints
 from slipway.scheduler.plan.state.rank_request import RankRequest
 from slipway.scheduler.plan.state.usage import NodeUsage
-from slipway.scheduler.plan.state.workload_mix import Mix, mix_said
+from slipway.scheduler.plan.state.workload_mix import WorkloadMix, stated_mix
 
 NAME = "GpuFragmentation"
 STEP = 80
@@ -30,25 +30,25 @@ STEP = 80
 _MIDDLE = SCORE_MAX // 2
 
 
-def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
+def score(request: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
     """Return the score over the pool's expected mix; 50 when the fragmentation does not change."""
-    return _score(usage.mix, ask, usage, at, extra)
+    return _score(usage.mix, request, usage, at, extra)
 
 
 def bind(args: Mapping[str, Any]) -> ScoreNodes:
     """Return the score over the mix that the pool's args state."""
-    mix = mix_said(args.get("mix", ()))
-    return lambda ask, usage, at, extra: _score(mix or usage.mix, ask, usage, at, extra)
+    mix = stated_mix(args.get("mix", ()))
+    return lambda request, usage, at, extra: _score(mix or usage.mix, request, usage, at, extra)
 
 
-def _score(mix: Mix | None, ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
+def _score(mix: WorkloadMix | None, request: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
     table = usage.table
     if mix is None or GPU not in table.row:
         return np.full(table.ready[at].shape, _MIDDLE, dtype=np.int64)
-    cpu = usage.free(table.row[CPU], at) - ask.requests.get(CPU) * extra
-    before = after_ranks(devices_left(usage, at), ask, extra)
-    after = after_ranks(before, ask, 1)
-    change = fragmentation(mix, before, cpu) - fragmentation(mix, after, cpu - ask.requests.get(CPU))
+    cpu = usage.free(table.row[CPU], at) - request.requests.get(CPU) * extra
+    before = after_ranks(devices_left(usage, at), request, extra)
+    after = after_ranks(before, request, 1)
+    change = fragmentation(mix, before, cpu) - fragmentation(mix, after, cpu - request.requests.get(CPU))
     return np.clip(_MIDDLE + change // (STEP * mix.total), 0, SCORE_MAX)
 
 
@@ -69,28 +69,28 @@ def devices_left(usage: NodeUsage, at: At) -> Ints:
     return np.where(table.shares[at], padded, whole)
 
 
-def after_ranks(left: Ints, ask: RankRequest, ranks: Extra) -> Ints:
+def after_ranks(left: Ints, request: RankRequest, ranks: Extra) -> Ints:
     """Return `left` after `ranks` more ranks (a number, or one per node).
 
     Whole GPUs are taken from unused devices, and shares from the fitting device with the least free.
     """
-    if not (ask.gpus or ask.gpu_milli) or (isinstance(ranks, int) and ranks == 0):
+    if not (request.gpus or request.gpu_milli) or (isinstance(ranks, int) and ranks == 0):
         return left
     order = np.argsort(left, axis=0, kind="stable")
     tightest = np.take_along_axis(left, order, axis=0)
     wanted = np.broadcast_to(np.asarray(ranks, dtype=np.int64), left.shape[1:])
-    if ask.gpu_milli:
-        room = tightest // ask.gpu_milli
-        taken = np.clip(wanted - (np.cumsum(room, axis=0) - room), 0, room) * ask.gpu_milli
+    if request.gpu_milli:
+        room = tightest // request.gpu_milli
+        taken = np.clip(wanted - (np.cumsum(room, axis=0) - room), 0, room) * request.gpu_milli
     else:
         room = (tightest == MILLI).astype(np.int64)
-        taken = np.clip(wanted * ask.gpus - (np.cumsum(room, axis=0) - room), 0, room) * MILLI
+        taken = np.clip(wanted * request.gpus - (np.cumsum(room, axis=0) - room), 0, room) * MILLI
     result = np.empty_like(left)
     np.put_along_axis(result, order, tightest - taken, axis=0)
     return result
 
 
-def fragmentation(mix: Mix, left: Ints, cpu: Ints) -> Ints:
+def fragmentation(mix: WorkloadMix, left: Ints, cpu: Ints) -> Ints:
     """Return the free thousandths that a rank of the mix cannot use, summed over the mix by weight."""
     idle = left.sum(axis=0)
     if not mix.needs:

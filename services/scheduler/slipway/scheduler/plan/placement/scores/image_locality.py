@@ -19,9 +19,9 @@ LEAST = 23 * _MEBI
 MOST_PER_CONTAINER = 1000 * _MEBI
 
 
-def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
+def score(request: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
     """Return 0 for a node without any of the images."""
-    table, images = usage.table, ask.role.images
+    table, images = usage.table, request.role.images
     if not table.has_images or not images:
         return np.zeros(table.ready[at].shape, dtype=np.int64)
     found = np.zeros(len(table), dtype=np.int64)

@@ -16,12 +16,14 @@ from slipway.scheduler.plan.state.usage import NodeUsage, pick
 NAME = "LeastAllocated"
 
 
-def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra, args: Mapping[str, Any] = NO_ARGS) -> Ints:
+def score(request: RankRequest, usage: NodeUsage, at: At, extra: Extra, args: Mapping[str, Any] = NO_ARGS) -> Ints:
     """Return the score; a resource that would be more than full adds 0."""
-    allocatable = pick(usage.table.allocatable, ask.scored_rows, at)
-    return mean_percent(ask, usage, at, np.maximum(allocatable - requested_with(ask, usage, at, extra), 0), args)
+    allocatable = pick(usage.table.allocatable, request.scored_rows, at)
+    return mean_percent(
+        request, usage, at, np.maximum(allocatable - requested_with(request, usage, at, extra), 0), args
+    )
 
 
 def bind(args: Mapping[str, Any]) -> ScoreNodes:
     """Return the score with a pool's args: `resources`, {name: weight}."""
-    return lambda ask, usage, at, extra: score(ask, usage, at, extra, args)
+    return lambda request, usage, at, extra: score(request, usage, at, extra, args)

@@ -13,10 +13,10 @@ from slipway.scheduler.plan.state.usage import NodeUsage
 NAME = "NodeAffinity"
 
 
-def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
+def score(request: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
     """Return the raw sum of weights."""
     weights = np.zeros(len(usage.table), dtype=np.int64)
-    for term in cast("list[dict[str, Any]]", node_affinity(ask.affinity).get(PREFERRED) or []):
+    for term in cast("list[dict[str, Any]]", node_affinity(request.affinity).get(PREFERRED) or []):
         weight = int(term.get("weight") or 0)
         if weight:
             weights += weight * match_term(term.get("preference") or {}, usage.table)

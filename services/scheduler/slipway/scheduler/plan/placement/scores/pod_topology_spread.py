@@ -24,14 +24,14 @@ NAME = "PodTopologySpread"
 SYSTEM = "System"
 
 
-def score_all(ask: RankRequest, usage: NodeUsage, feasible: Bools) -> Ints:
+def score_all(request: RankRequest, usage: NodeUsage, feasible: Bools) -> Ints:
     """Return 0..100 over all nodes, by the constraints of the role alone."""
-    return _score(ask, usage, feasible, {})
+    return _score(request, usage, feasible, {})
 
 
 def bind_all(args: Mapping[str, Any]) -> ScoreWhole:
     """Return the score with a pool's args."""
-    return lambda ask, usage, feasible: _score(ask, usage, feasible, args)
+    return lambda request, usage, feasible: _score(request, usage, feasible, args)
 
 
 def spreads_by_default(args: Mapping[str, Any]) -> bool:
@@ -39,22 +39,22 @@ def spreads_by_default(args: Mapping[str, Any]) -> bool:
     return args.get("defaulting") == SYSTEM
 
 
-def _score(ask: RankRequest, usage: NodeUsage, feasible: Bools, args: Mapping[str, Any]) -> Ints:
+def _score(request: RankRequest, usage: NodeUsage, feasible: Bools, args: Mapping[str, Any]) -> Ints:
     nothing = np.zeros(len(usage.table), dtype=np.int64)
-    soft = tuple(spread for spread in ask.spread if not spread.is_hard)
-    is_default = not ask.spread and spreads_by_default(args)
+    soft = tuple(spread for spread in request.spread if not spread.is_hard)
+    is_default = not request.spread and spreads_by_default(args)
     if is_default:
-        soft = default_spreads(ask.role.labels)
+        soft = default_spreads(request.role.labels)
     if not soft or not feasible.any():
         return nothing
-    labelled = domains.has_all(usage, ask, soft) if not is_default else np.ones(len(usage.table), dtype=np.bool_)
+    labelled = domains.has_all(usage, request, soft) if not is_default else np.ones(len(usage.table), dtype=np.bool_)
     scored = feasible & labelled
     if not scored.any():
         return nothing
     raw = np.zeros(len(usage.table), dtype=np.float64)
     for spread in soft:
         column = usage.table.label(spread.key)
-        counts = _counts(spread, ask, usage, labelled, scored)
+        counts = _counts(spread, request, usage, labelled, scored)
         weight = math.log(_domain_count(spread, column.codes, scored) + 2)
         part = counts.astype(np.float64) * weight + float(spread.max_skew - 1)
         raw += np.where(column.codes >= 0, part, 0.0)
@@ -65,13 +65,13 @@ def _score(ask: RankRequest, usage: NodeUsage, feasible: Bools, args: Mapping[st
     return np.where(scored, SCORE_MAX * (most + least - whole) // most, 0)
 
 
-def _counts(spread: Spread, ask: RankRequest, usage: NodeUsage, labelled: Bools, scored: Bools) -> Ints:
+def _counts(spread: Spread, request: RankRequest, usage: NodeUsage, labelled: Bools, scored: Bools) -> Ints:
     """Return the pods that are alike: on the node itself for a constraint on hosts, else in its domain."""
-    alike = domains.alike(spread, ask, usage)
+    alike = domains.matching_pods(spread, request, usage)
     if spread.key == HOSTNAME:
         return alike
     column = usage.table.label(spread.key)
-    counted = labelled & domains.included(spread, ask, usage)
+    counted = labelled & domains.included(spread, request, usage)
     return domains.at_nodes(domains.sums_of(alike, column, counted), column)
 
 

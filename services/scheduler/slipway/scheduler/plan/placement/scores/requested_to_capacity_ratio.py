@@ -22,23 +22,23 @@ Shape = tuple[tuple[int, int], ...]
 PACKING: Shape = ((0, 0), (100, SCORE_MAX))
 
 
-def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
+def score(request: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
     """Return the score with the default shape."""
-    return _score(ask, usage, at, extra, {})
+    return _score(request, usage, at, extra, {})
 
 
 def bind(args: Mapping[str, Any]) -> ScoreNodes:
     """Return the score with a pool's args."""
-    return lambda ask, usage, at, extra: _score(ask, usage, at, extra, args)
+    return lambda request, usage, at, extra: _score(request, usage, at, extra, args)
 
 
-def _score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra, args: Mapping[str, Any]) -> Ints:
-    allocatable = pick(usage.table.allocatable, ask.scored_rows, at)
-    requested = requested_with(ask, usage, at, extra)
+def _score(request: RankRequest, usage: NodeUsage, at: At, extra: Extra, args: Mapping[str, Any]) -> Ints:
+    allocatable = pick(usage.table.allocatable, request.scored_rows, at)
+    requested = requested_with(request, usage, at, extra)
     percents = requested * SCORE_MAX // np.maximum(allocatable, 1)
     utilisation = np.where(requested > allocatable, SCORE_MAX, percents)
     values = _on_curve(_shape_of(args), utilisation)
-    weights = np.where((allocatable > 0) & (values > 0), weights_of(ask, usage.table, args), 0)
+    weights = np.where((allocatable > 0) & (values > 0), weights_of(request, usage.table, args), 0)
     total = weights.sum(axis=0)
     summed = (values * weights).sum(axis=0)
     # This rounds half away from zero, as Go does; no value here is negative.

@@ -13,12 +13,12 @@ NAME = "TaintToleration"
 _SOFT = "PreferNoSchedule"
 
 
-def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
+def score(request: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
     """Return the raw number of such taints."""
     table = usage.table
     if not any(taint.effect == _SOFT for taints in table.taint_sets for taint in taints):
         return np.zeros(table.ready[at].shape, dtype=np.int64)
-    soft = tuple(item for item in ask.tolerations if item.effect in ("", _SOFT))
+    soft = tuple(item for item in request.tolerations if item.effect in ("", _SOFT))
     counts = np.array([_count(taints, soft) for taints in table.taint_sets] or [0], dtype=np.int64)
     return counts[table.taint_codes][at]
 

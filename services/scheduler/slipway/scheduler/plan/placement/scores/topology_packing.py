@@ -15,16 +15,16 @@ NAME = "TopologyPacking"
 ROOM_MAX = 1 << 20
 
 
-def score(ask: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
+def score(request: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
     """Return nearly 100 for a domain with little room, down to 1 for the roomiest; 0 for full domains and no domain."""
-    if ask.topology is None:
+    if request.topology is None:
         return np.zeros(len(usage.table), dtype=np.int64)[at]
-    codes = usage.table.label(ask.topology.key).codes
+    codes = usage.table.label(request.topology.key).codes
     inside = codes >= 0
     domains = int(codes.max(initial=-1)) + 1
     if domains == 0:
         return np.zeros(len(usage.table), dtype=np.int64)[at]
-    room = np.bincount(codes[inside], usage.room(ask, slice(None), ROOM_MAX)[inside], domains).astype(np.int64)
+    room = np.bincount(codes[inside], usage.room(request, slice(None), ROOM_MAX)[inside], domains).astype(np.int64)
     most = max(int(room.max()), 1)
     by_domain = np.where(room > 0, SCORE_MAX - room * (SCORE_MAX - 1) // most, 0)
     return np.where(inside, by_domain[np.maximum(codes, 0)], 0)[at]

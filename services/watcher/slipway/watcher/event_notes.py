@@ -38,7 +38,7 @@ _CALM = (Reason.PREEMPTED, Reason.PREEMPTION_GRACE, Reason.NODE_DISABLED, Reason
 """Reasons of ends that a user or the scheduler decided: they are no warnings."""
 
 
-class StoryNote(msgspec.Struct, frozen=True, kw_only=True):
+class EventNote(msgspec.Struct, frozen=True, kw_only=True):
     """One Event about an allocation."""
 
     name: str
@@ -53,7 +53,7 @@ class StoryNote(msgspec.Struct, frozen=True, kw_only=True):
     """a reference to another object that the Event is about: a pod, or an allocation"""
 
 
-class _Told(msgspec.Struct, frozen=True, kw_only=True):
+class _EventText(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     action: str
     text: str
@@ -61,21 +61,21 @@ class _Told(msgspec.Struct, frozen=True, kw_only=True):
     related: dict[str, str] | None = None
 
 
-def notes_of(allocation: Allocation) -> list[StoryNote]:
+def notes_of(allocation: Allocation) -> list[EventNote]:
     """Return the Events about the allocation, oldest first; older steps only if the ring still has them."""
-    found: list[StoryNote] = []
+    found: list[EventNote] = []
     for entry in ring_of(allocation):
-        told = _told(allocation, entry) if entry.time else None
-        if told is not None:
-            found.append(_note(allocation, told, parse_time(entry.time), cause=entry.reason))
+        event_text = _text_of(allocation, entry) if entry.time else None
+        if event_text is not None:
+            found.append(_note(allocation, event_text, parse_time(entry.time), cause=entry.reason))
     stalled = condition_of(allocation.status.conditions, CONDITION_STALLED)
     if stalled is not None and allocation.status.phase is Phase.PENDING and stalled.last_transition_time:
-        told = _Told(reason="CannotStart", action="Explain", text=stalled.message, is_warning=True)
-        found.append(_note(allocation, told, parse_time(stalled.last_transition_time), cause=stalled.reason))
+        event_text = _EventText(reason="CannotStart", action="Explain", text=stalled.message, is_warning=True)
+        found.append(_note(allocation, event_text, parse_time(stalled.last_transition_time), cause=stalled.reason))
     return found
 
 
-def body_of(allocation: Allocation, note: StoryNote, instance: str) -> dict[str, Any]:
+def body_of(allocation: Allocation, note: EventNote, instance: str) -> dict[str, Any]:
     """Return the Event as JSON for its creation. `instance` is the process that reports it."""
     meta = allocation.metadata
     body: dict[str, Any] = {
@@ -94,34 +94,34 @@ def body_of(allocation: Allocation, note: StoryNote, instance: str) -> dict[str,
     return body
 
 
-def _note(allocation: Allocation, told: _Told, at: float, *, cause: str) -> StoryNote:
-    like = _BESIDE.get(told.reason, told.reason)
+def _note(allocation: Allocation, event_text: _EventText, at: float, *, cause: str) -> EventNote:
+    like = _BESIDE.get(event_text.reason, event_text.reason)
     place = _IN_ORDER.index(like) if like in _IN_ORDER else len(_IN_ORDER)
-    parts = [id_of(allocation), str(int(at // WINDOW_S)), f"{place}-{told.reason}", cause]
+    parts = [id_of(allocation), str(int(at // WINDOW_S)), f"{place}-{event_text.reason}", cause]
     name = ".".join(part.lower() for part in parts if part)
-    return StoryNote(
+    return EventNote(
         name=name,
-        reason=told.reason,
-        action=told.action,
-        text=told.text,
+        reason=event_text.reason,
+        action=event_text.action,
+        text=event_text.text,
         at=at,
-        is_warning=told.is_warning,
-        related=told.related,
+        is_warning=event_text.is_warning,
+        related=event_text.related,
     )
 
 
-def _told(allocation: Allocation, entry: RingEntry) -> _Told | None:
+def _text_of(allocation: Allocation, entry: RingEntry) -> _EventText | None:
     data = entry.data
     match entry.type:
         case Event.REQUESTED:
             spec = allocation.spec
             text = f"waits in queue {spec.queue} of pool {spec.pool} for {_count(data.get('ranks'), 'rank')}"
-            return _Told(reason="Queued", action="Queue", text=text)
+            return _EventText(reason="Queued", action="Queue", text=text)
         case Event.ASSIGNED:
-            return _Told(reason="Admitted", action="Admit", text=_placed(entry))
+            return _EventText(reason="Admitted", action="Admit", text=_placed(entry))
         case Event.RUNNING:
             text = f"attempt {entry.attempt}: {_count(data.get('ranks'), 'rank')} started"
-            return _Told(reason="Running", action="Start", text=text)
+            return _EventText(reason="Running", action="Start", text=text)
         case Event.PREEMPTING:
             return _preempting(allocation, entry)
         case Event.RESTARTED:
@@ -129,14 +129,14 @@ def _told(allocation: Allocation, entry: RingEntry) -> _Told | None:
         case Event.TERMINATED:
             return _ended(allocation, entry)
         case Event.UPDATED if data.get(BLOCKED):
-            return _Told(reason="StartBlocked", action="Start", text=str(data[BLOCKED]), is_warning=True)
+            return _EventText(reason="StartBlocked", action="Start", text=str(data[BLOCKED]), is_warning=True)
         case Event.UPDATED if STARTED_AGAIN in data:
             text = str(data.get(NOTE) or "a rank failed; it starts again")
-            return _Told(reason="RankRestarted", action="Start", text=text, is_warning=True)
+            return _EventText(reason="RankRestarted", action="Start", text=text, is_warning=True)
         case Event.UPDATED if HELD in data:
             is_held = bool(data[HELD])
             text = "is held and does not start" if is_held else "waits in its queue again"
-            return _Told(reason="Held" if is_held else "Resumed", action="Hold", text=text)
+            return _EventText(reason="Held" if is_held else "Resumed", action="Hold", text=text)
         case _:
             return None
 
@@ -151,32 +151,34 @@ def _placed(entry: RingEntry) -> str:
     return f"attempt {entry.attempt} is placed{where}"
 
 
-def _preempting(allocation: Allocation, entry: RingEntry) -> _Told:
+def _preempting(allocation: Allocation, entry: RingEntry) -> _EventText:
     space, _, name = str(entry.data.get("by") or "").rpartition("/")
     is_known = bool(name) and space == allocation.metadata.namespace
     deadline = entry.data.get("deadline")
     text = "was told to make room" + (f" for {name}" if is_known else "") + (f" until {deadline}" if deadline else "")
     related = _reference(allocation, name) if is_known else None
-    return _Told(reason="Preempting", action="Preempt", text=text, related=related)
+    return _EventText(reason="Preempting", action="Preempt", text=text, related=related)
 
 
-def _requeued(allocation: Allocation, entry: RingEntry) -> _Told:
+def _requeued(allocation: Allocation, entry: RingEntry) -> _EventText:
     """Return the Event of a restart. The message in the status is about the last restart;
     an older one has only its reason."""
     last = [each for each in ring_of(allocation) if each.type is Event.RESTARTED][-1]
     is_last = last.seq == entry.seq and allocation.status.phase is Phase.PENDING and allocation.status.message
     text = allocation.status.message if is_last else f"attempt {entry.attempt - 1} ended with {entry.reason}"
     is_warning = entry.reason not in _CALM
-    return _Told(reason="Requeued", action="Requeue", text=f"{text}; waits for its next attempt", is_warning=is_warning)
+    return _EventText(
+        reason="Requeued", action="Requeue", text=f"{text}; waits for its next attempt", is_warning=is_warning
+    )
 
 
-def _ended(allocation: Allocation, entry: RingEntry) -> _Told:
+def _ended(allocation: Allocation, entry: RingEntry) -> _EventText:
     status = allocation.status
     result = str(entry.data.get("result") or status.result or "")
     is_bad = result in (Result.FAILED, Result.INVALID, Result.TIMED_OUT)
     text = f"attempt {entry.attempt} ended: {status.message or entry.reason or result}"
     related = _failed_pod(allocation) if is_bad and entry.reason not in INFRASTRUCTURE else None
-    return _Told(reason=result or "Ended", action="End", text=text, is_warning=is_bad, related=related)
+    return _EventText(reason=result or "Ended", action="End", text=text, is_warning=is_bad, related=related)
 
 
 def _failed_pod(allocation: Allocation) -> dict[str, str] | None:

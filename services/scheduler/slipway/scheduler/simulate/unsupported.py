@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from slipway.errors import InvalidError
 from slipway.scheduler.plan.placement.scores import SCORES
-from slipway.scheduler.simulate.parts import Scenario
+from slipway.scheduler.simulate.scenario_format import Scenario
 
 
 def check_scores(scenario: Scenario) -> None:

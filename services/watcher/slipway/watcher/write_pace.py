@@ -52,7 +52,7 @@ class WritePace:
             wait_s = since + HELD_S_MAX - now
         else:
             is_large = rank_count(before) >= LARGE_RANKS
-            wait_s = HELD_S_MAX if is_large or not self._take_place(now) else 0.0
+            wait_s = HELD_S_MAX if is_large or not self._take_token(now) else 0.0
             self._held[uid] = before.status.seq, now
         if wait_s <= 0:
             self._held.pop(uid, None)
@@ -62,7 +62,7 @@ class WritePace:
         """Forget an allocation that is gone."""
         self._held.pop(uid, None)
 
-    def _take_place(self, now: float) -> bool:
+    def _take_token(self, now: float) -> bool:
         self._places = min(AT_ONCE_MAX, self._places + (now - self._filled_at) * AT_ONCE_PER_S)
         self._filled_at = now
         if self._places < 1 or not self._acts_first():

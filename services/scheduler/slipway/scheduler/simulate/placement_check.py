@@ -8,8 +8,8 @@ from slipway.errors import InvalidError
 from slipway.model.facts import NodeFact
 from slipway.model.resources import GPU, GPU_MILLI, GPU_SHARES, MILLI
 from slipway.scheduler.plan.state.rank_request import requests_of
-from slipway.scheduler.simulate import lower
-from slipway.scheduler.simulate.parts import AllocationPart, PlacedPart, RankPart, Scenario
+from slipway.scheduler.simulate import scenario_facts
+from slipway.scheduler.simulate.scenario_format import AllocationPart, PlacedPart, RankPart, Scenario
 
 
 class _Node:
@@ -29,7 +29,7 @@ def check_placed(scenario: Scenario) -> None:
     """
     if not any(item.placed for item in scenario.allocations):
         return
-    nodes = {fact.name: _Node(fact) for fact in lower.nodes(scenario)}
+    nodes = {fact.name: _Node(fact) for fact in scenario_facts.nodes(scenario)}
     open_: list[tuple[str, PlacedPart, RankPart]] = []
     for index, item in enumerate(scenario.allocations):
         _check_ranks(f"allocations[{index}]", item, nodes)
@@ -67,7 +67,7 @@ def _check_ranks(path: str, item: AllocationPart, nodes: dict[str, _Node]) -> No
 
 
 def _take(path: str, placed: PlacedPart, rank: RankPart, node: _Node, *, has_minimum: bool) -> None:
-    role = lower.role(rank, has_minimum)
+    role = scenario_facts.role(rank, has_minimum)
     for name, amount in sorted(requests_of(role).amounts.items()):
         if name in (GPU_MILLI, GPU_SHARES):
             continue
@@ -81,7 +81,7 @@ def _take(path: str, placed: PlacedPart, rank: RankPart, node: _Node, *, has_min
 
 
 def _take_devices(path: str, placed: PlacedPart, rank: RankPart, node: _Node) -> None:
-    gpus, milli = requests_of(lower.role(rank, has_gang_minimum=False)).get(GPU), rank.gpu_milli
+    gpus, milli = requests_of(scenario_facts.role(rank, has_gang_minimum=False)).get(GPU), rank.gpu_milli
     asked, part = (1, milli) if milli else (gpus, MILLI)
     if placed.device is not None:
         named = [placed.device] if isinstance(placed.device, int) else list(placed.device)

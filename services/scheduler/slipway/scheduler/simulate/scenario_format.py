@@ -13,7 +13,7 @@ from slipway.model.quantity import QuantityValue, parse_quantity
 from slipway.model.resources import GPU, scale_of
 from slipway.model.times import parse_time
 from slipway.model.windows import LEAD_S
-from slipway.scheduler.simulate.beside import SpreadPart, VolumePart
+from slipway.scheduler.simulate.affinity_shapes import SpreadPart, VolumePart
 
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 Seconds = Annotated[float, Meta(ge=0)]

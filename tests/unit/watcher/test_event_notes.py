@@ -9,9 +9,9 @@ from slipway.errors import DeniedError, UnavailableError
 from slipway.kube.resources import EVENTS, STORY_EVENTS, Resource
 from slipway.model.lifecycle import Event
 from slipway.runtime.clock import SeededRandom
+from slipway.watcher.event_notes import NOTE_BYTES_MAX, body_of, notes_of
+from slipway.watcher.event_recorder import BATCH_MAX, PAUSE_S, RECENT_S, RETRY_S, EventRecorder
 from slipway.watcher.informers import Informers
-from slipway.watcher.narrator import BATCH_MAX, PAUSE_S, RECENT_S, RETRY_S, Narrator
-from slipway.watcher.story import NOTE_BYTES_MAX, body_of, notes_of
 from tests.support.builders import AllocationStory, a_pod, an_allocation
 from tests.support.clock import FakeClock
 from tests.support.kube_core import CoreKube
@@ -105,9 +105,9 @@ class Desk:
         self.world = Informers()
         self.narrator = self.another(self.kube)
 
-    def another(self, kube: CoreKube) -> Narrator:
+    def another(self, kube: CoreKube) -> EventRecorder:
         """A narrator of another process, which knows nothing of this one."""
-        return Narrator(kube, self.world, self.clock, instance="watcher-0")
+        return EventRecorder(kube, self.world, self.clock, instance="watcher-0")
 
     async def events(self) -> dict[str, Any]:
         """{reason: the Event}, as kubectl reads them."""

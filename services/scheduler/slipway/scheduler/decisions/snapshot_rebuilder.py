@@ -23,7 +23,7 @@ class BrokenChainError(InvalidError):
     """A record does not follow the previous one, because a record between them is missing."""
 
 
-class Fold:
+class SnapshotRebuilder:
     """One chain, up to the last record that was applied."""
 
     def __init__(self, base: DecisionRecord) -> None:
@@ -53,22 +53,22 @@ class Fold:
         self._next += 1
         for kind, facts in record.facts.items():
             for key, raw in facts.items():
-                self._take(record.tick, kind, key, None if raw == GONE else bytes(raw))
+                self._apply_fact(record.tick, kind, key, None if raw == GONE else bytes(raw))
         if input_hash(self._facts.digest, record.ledger, record.at, record.seed) != record.input_hash:
             raise InvalidError(f"tick {record.tick}: the inputs differ from the recorded ones")
         return self._view.snapshot(record.ledger, record.at)
 
-    def _take(self, tick: int, kind: str, key: str, data: bytes | None) -> None:
+    def _apply_fact(self, tick: int, kind: str, key: str, data: bytes | None) -> None:
         self._facts.put(kind, key, data)
         try:
             if kind == ANSWERS:
-                self._hear(answer_key(key), data)
+                self._put_answer(answer_key(key), data)
             elif kind == ACCOUNTS:
                 self._cluster.set_accounts(msgspec.json.decode(data or b"{}", type=QueueUsage))
             elif kind == PAST:
                 self._cluster.set_decayed(msgspec.json.decode(data or b"{}", type=DecayedUsage))
             elif kind == VOLUMES:
-                self._see_volume(key, data)
+                self._put_volume(key, data)
             else:
                 self._put(tick, kind, key, data)
         except (msgspec.DecodeError, ValueError) as exc:
@@ -83,14 +83,14 @@ class Fold:
         else:
             table.put(key, decode_fact(kind, data), self._next)
 
-    def _see_volume(self, key: str, data: bytes | None) -> None:
+    def _put_volume(self, key: str, data: bytes | None) -> None:
         volumes = self._cluster.volumes
         if data is None:
             volumes.drop(key, self._next)
         else:
             volumes.put(key, msgspec.json.decode(data, type=VolumeFact), self._next)
 
-    def _hear(self, key: Key, data: bytes | None) -> None:
+    def _put_answer(self, key: Key, data: bytes | None) -> None:
         if data is None:
             self._answers.pop(key, None)
         else:

@@ -20,7 +20,7 @@ from slipway.watcher import ends, obstacles
 from slipway.watcher.ends import LifecyclePolicy
 
 
-def put_right(allocation: Allocation, *, now: float, policy: LifecyclePolicy) -> Allocation:
+def correct_times(allocation: Allocation, *, now: float, policy: LifecyclePolicy) -> Allocation:
     """Return the allocation; waits that end too late end as if they began at `now` (epoch seconds).
 
     Return the identical object when there are none.
@@ -31,18 +31,18 @@ def put_right(allocation: Allocation, *, now: float, policy: LifecyclePolicy) ->
     latest = {
         ends.DEADLINE_PREEMPTION: now + ends.preemption_grace_s(allocation, policy),
         obstacles.DEADLINE_START: now
-        + max(policy.image_pull_limit_s, policy.unschedulable_limit_s, ends.patience_of(allocation, policy)),
+        + max(policy.image_pull_limit_s, policy.unschedulable_limit_s, ends.start_limit_s(allocation, policy)),
     }
     righted = msgspec.structs.replace(
         status,
         deadlines={name: _no_later(at, latest.get(name, math.inf)) for name, at in status.deadlines.items()},
-        conditions=[_righted(each, now) for each in status.conditions],
+        conditions=[_corrected(each, now) for each in status.conditions],
         not_before=_no_later(status.not_before, now + policy.restart_backoff_max_s),
     )
     return allocation if righted == status else with_status(allocation, righted)
 
 
-def _righted(condition: Condition, now: float) -> Condition:
+def _corrected(condition: Condition, now: float) -> Condition:
     """Return the condition; StartBlocked begins at `now` at the latest. The watcher corrects no other condition."""
     since = condition.last_transition_time
     if condition.type != CONDITION_BLOCKED or not since:

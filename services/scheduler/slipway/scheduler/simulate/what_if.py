@@ -20,18 +20,26 @@ from slipway.model.ids import allocation_id
 from slipway.model.lifecycle import Phase
 from slipway.model.podquota import is_counted, usage_of
 from slipway.model.times import format_time
-from slipway.scheduler.plan.placement.explain import spelled
+from slipway.scheduler.plan.placement.explain import instruction_of
 from slipway.scheduler.plan.preemption.eviction_budget import remembered
 from slipway.scheduler.plan.state.plan_types import as_data
 from slipway.scheduler.plan.state.snapshot import nodes_of_pool
 from slipway.scheduler.simulate import changes as wishes
-from slipway.scheduler.simulate import lower
+from slipway.scheduler.simulate import scenario_facts
 from slipway.scheduler.simulate.changes import PoolStanding
-from slipway.scheduler.simulate.futures import HORIZON_S, Now, Past, Piece, Work, as_run, likely_starts
-from slipway.scheduler.simulate.parts import AllocationPart, PlacedPart, RankPart, Scenario
+from slipway.scheduler.simulate.futures import (
+    HORIZON_S,
+    KnownPast,
+    LiveWork,
+    PastArrival,
+    PresentState,
+    as_run,
+    likely_starts,
+)
 from slipway.scheduler.simulate.run import SimulationOutcome, simulate
 from slipway.scheduler.simulate.run_times import SAMPLES_MIN, PastRun
-from slipway.scheduler.simulate.world import Life
+from slipway.scheduler.simulate.scenario_format import AllocationPart, PlacedPart, RankPart, Scenario
+from slipway.scheduler.simulate.world import AllocationHistory
 
 Json = dict[str, Any]
 SHOWN_MAX = 1000
@@ -81,7 +89,7 @@ def answer(facts: Mapping[str, Mapping[str, msgspec.Raw]], body: Json, now: floa
     before, after = _run(standing, now, changes.until), _run(changed, now, changes.until)
     one, two = _views(before, now), _views(after, now)
     keys = sorted(one.keys() | two.keys())
-    different = [key for key in keys if _fate(one.get(key)) != _fate(two.get(key))]
+    different = [key for key in keys if _compared_part(one.get(key)) != _compared_part(two.get(key))]
     retold = sum(one.get(key) != two.get(key) for key in keys) - len(different)
     return {
         "pool": changes.pool,
@@ -99,7 +107,7 @@ def answer(facts: Mapping[str, Mapping[str, msgspec.Raw]], body: Json, now: floa
     }
 
 
-def foreseen(standing: PoolStanding, key: str, now: float) -> Json:
+def forecast_of(standing: PoolStanding, key: str, now: float) -> Json:
     """Return the explanation of one waiting allocation, the changes that would help, and its start.
 
     Times are epoch seconds; null: unknown.
@@ -115,7 +123,7 @@ def foreseen(standing: PoolStanding, key: str, now: float) -> Json:
     is_never = latest is None and (fact.hold or bool(fact.waits_for) or (why is not None and why.is_never))
     answer: Json = {} if why is None else as_data(why)
     return answer | {
-        "helps": [spelled(change) for change in why.change or ()] if why is not None else [],
+        "helps": [instruction_of(change) for change in why.change or ()] if why is not None else [],
         "estimatedStart": {
             "earliest": None if is_never else max(now, fact.not_before),
             "latest": latest,
@@ -125,7 +133,7 @@ def foreseen(standing: PoolStanding, key: str, now: float) -> Json:
 
 
 def with_likely(answer: Json, standing: PoolStanding, key: str, now: float, past: PoolPast) -> Json:
-    """Return the answer of `foreseen` with the likely bounds by the pool's `past`,
+    """Return the answer of `forecast_of` with the likely bounds by the pool's `past`,
     or with the reason why there are none."""
     start: Json = {name: at for name, at in answer["estimatedStart"].items() if name != "likelyUnknown"}
     if start["earliest"] is None:
@@ -140,21 +148,21 @@ def _likely(standing: PoolStanding, fact: AllocationFact, latest: float | None, 
     if not history.is_enough:
         return {"likelyUnknown": f"fewer than {SAMPLES_MIN} allocations of the pool are known to have ended"}
     work = [
-        Work(part=_part(each, standing, now), fact=_at_first(each), ran_s=_ran_s(each, now))
+        LiveWork(part=_part(each, standing, now), fact=_before_run(each), ran_s=_ran_s(each, now))
         for each in standing.allocations.values()
     ]
-    standing_now = Now(at=now, given=_given(standing, {}), work=work)
+    standing_now = PresentState(at=now, given=_given(standing, {}), work=work)
     bounds = likely_starts(standing_now, history, {fact.uid: latest}).get(fact.uid)
     if bounds is None:
         return {"likelyUnknown": "it does not start when other allocations end"}
     return {"likely": {"earliest": bounds[0], "latest": bounds[1]}}
 
 
-def _history(standing: PoolStanding, past: PoolPast, now: float) -> Past:
+def _history(standing: PoolStanding, past: PoolPast, now: float) -> KnownPast:
     """Return the past with the ended allocations, and with those that still run or wait."""
     live = standing.allocations.values()
     pieces = [_piece(each.fact, each.ran_s, has_ended=True) for each in past.pieces]
-    return Past(
+    return KnownPast(
         runs=[*past.runs, *(as_run(fact, _ran_s(fact, now), has_ended=False) for fact in live if fact.started)],
         since=past.since,
         arrivals=past.arrivals,
@@ -162,7 +170,7 @@ def _history(standing: PoolStanding, past: PoolPast, now: float) -> Past:
     )
 
 
-def _piece(fact: AllocationFact, ran_s: float, *, has_ended: bool) -> Piece:
+def _piece(fact: AllocationFact, ran_s: float, *, has_ended: bool) -> PastArrival:
     """Return an allocation with the same requests and without history.
     Its volumes are assumed reachable from every node."""
     fresh = AllocationFact(
@@ -185,7 +193,9 @@ def _piece(fact: AllocationFact, ran_s: float, *, has_ended: bool) -> Piece:
         finalized=True,
         invalid=fact.invalid,
     )
-    return Piece(part=AllocationPart(name=fact.uid, ranks=[RankPart()]), fact=fresh, ran_s=ran_s, has_ended=has_ended)
+    return PastArrival(
+        part=AllocationPart(name=fact.uid, ranks=[RankPart()]), fact=fresh, ran_s=ran_s, has_ended=has_ended
+    )
 
 
 def _ran_s(fact: AllocationFact, now: float) -> float:
@@ -205,7 +215,7 @@ def standing_of(facts: Mapping[str, Mapping[str, msgspec.Raw]], pool: str) -> Po
     if own is None:
         raise InvalidError(f"pool: there is no pool {pool[:80]}")
     own_work = [fact for fact in _of(every, "allocations") if fact.pool == pool]
-    allocations = [fact for fact in own_work if _stays(fact)]
+    allocations = [fact for fact in own_work if _continues(fact)]
     uids = {fact.uid for fact in _of(every, "allocations")}
     return PoolStanding(
         pool=own,
@@ -238,7 +248,7 @@ def _of_others(quota: QuotaFact, work: Iterable[AllocationFact]) -> QuotaFact:
     return msgspec.structs.replace(quota, used={name: amount for name, amount in used.items() if amount})
 
 
-def _stays(fact: AllocationFact) -> bool:
+def _continues(fact: AllocationFact) -> bool:
     is_ending = fact.phase in (Phase.TERMINATED, Phase.TERMINATING) or fact.stopping
     return not (is_ending or fact.deleting or fact.desired == "Stopped")
 
@@ -247,13 +257,13 @@ def _run(standing: PoolStanding, now: float, horizon: float) -> SimulationOutcom
     parts = [_part(fact, standing, now) for fact in standing.allocations.values()]
     supposed = [msgspec.structs.replace(part, submit=now + max(0.0, part.submit)) for part in standing.added]
     scenario = Scenario(nodes=[], allocations=[*parts, *supposed], until=now + horizon)
-    facts = {fact.uid: _at_first(fact) for fact in standing.allocations.values()}
-    facts |= {part.name: _supposed(part, standing.pool) for part in supposed}
+    facts = {fact.uid: _before_run(fact) for fact in standing.allocations.values()}
+    facts |= {part.name: _added_fact(part, standing.pool) for part in supposed}
     return simulate(scenario, given=_given(standing, facts), start=now)
 
 
-def _given(standing: PoolStanding, allocations: dict[str, AllocationFact]) -> lower.Given:
-    return lower.Given(
+def _given(standing: PoolStanding, allocations: dict[str, AllocationFact]) -> scenario_facts.ScenarioFacts:
+    return scenario_facts.ScenarioFacts(
         pool=standing.pool,
         nodes=list(standing.nodes.values()),
         queues=list(standing.queues.values()),
@@ -281,7 +291,7 @@ def _part(fact: AllocationFact, standing: PoolStanding, now: float) -> Allocatio
     return AllocationPart(name=fact.uid, submit=max(now, fact.not_before), ranks=[RankPart()], placed=placed)
 
 
-def _at_first(fact: AllocationFact) -> AllocationFact:
+def _before_run(fact: AllocationFact) -> AllocationFact:
     """Return the fact before the simulation. In the simulation, its name is its uid."""
     return msgspec.structs.replace(
         fact,
@@ -296,8 +306,8 @@ def _at_first(fact: AllocationFact) -> AllocationFact:
     )
 
 
-def _supposed(part: AllocationPart, pool: PoolFact) -> AllocationFact:
-    return msgspec.structs.replace(lower.allocation(part), pool=pool.name, kind=SUPPOSED)
+def _added_fact(part: AllocationPart, pool: PoolFact) -> AllocationFact:
+    return msgspec.structs.replace(scenario_facts.allocation(part), pool=pool.name, kind=SUPPOSED)
 
 
 def _views(outcome: SimulationOutcome, now: float) -> dict[str, Json]:
@@ -305,7 +315,7 @@ def _views(outcome: SimulationOutcome, now: float) -> dict[str, Json]:
     return {life.fact.key: _view(outcome, life, now) for life in outcome.world.lives.values()}
 
 
-def _view(outcome: SimulationOutcome, life: Life, now: float) -> Json:
+def _view(outcome: SimulationOutcome, life: AllocationHistory, now: float) -> Json:
     fact = life.fact
     why = outcome.explanations.get(fact.key) if life.phase is Phase.PENDING and life.is_submitted else None
     return {
@@ -321,7 +331,7 @@ def _view(outcome: SimulationOutcome, life: Life, now: float) -> Json:
     }
 
 
-def _fate(view: Json | None) -> Json | None:
+def _compared_part(view: Json | None) -> Json | None:
     """Return the part of a view that is compared: waits for the same reason are equal, even with other numbers."""
     if view is None or view["explain"] is None:
         return view

@@ -1,4 +1,4 @@
-"""Writes Kubernetes Events about the steps of each allocation (`story.py`), on the replica with the lease.
+"""Writes Kubernetes Events about the steps of each allocation (`event_notes.py`), on the replica with the lease.
 
 Owns which Events were written already, and how fast they are written. Best effort: nothing waits for an Event. An Event
 that the API server refuses is counted, and the first one of a term is logged. An Event that could not be written for
@@ -31,9 +31,9 @@ from slipway.kube.resources import STORY_EVENTS
 from slipway.model.times import format_time, parse_time
 from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
+from slipway.watcher.event_notes import EventNote, body_of, notes_of
 from slipway.watcher.informers import Informers
-from slipway.watcher.ports import EventDesk
-from slipway.watcher.story import StoryNote, body_of, notes_of
+from slipway.watcher.ports import EventWriter
 
 RECENT_S = 120.0
 """Older events are left out, at the start of a term and after failures to write."""
@@ -43,7 +43,7 @@ PAUSE_S = 1.0
 RETRY_S = 5.0
 WAITING_MAX = 5_000
 """The most allocations that wait for their Events; Events of further allocations are left out."""
-TOLD_MAX = 50_000
+WRITTEN_MAX = 50_000
 
 _log = log.get_logger(__name__)
 
@@ -57,16 +57,16 @@ class _Count(msgspec.Struct):
     written: int
 
 
-class Narrator:
+class EventRecorder:
     """Writes the Events of allocations, one term at a time."""
 
-    def __init__(self, kube: EventDesk, world: Informers, clock: Clock, *, instance: str) -> None:
+    def __init__(self, kube: EventWriter, informers: Informers, clock: Clock, *, instance: str) -> None:
         self._kube = kube
-        self._world = world
+        self._informers = informers
         self._clock = clock
         self._instance = instance
         self._waiting: OrderedDict[str, Allocation] = OrderedDict()
-        self._told: OrderedDict[str, _Count] = OrderedDict()
+        self._written: OrderedDict[str, _Count] = OrderedDict()
         """{namespace/name of an Event: its count}"""
         self._seen: dict[str, tuple[int, str]] = {}
         """{uid: (the seq, the time of the condition Stalled) up to which all Events are written}"""
@@ -76,9 +76,9 @@ class Narrator:
     async def run(self) -> None:
         """Write Events until cancelled."""
         self._is_refused = False
-        unsubscribe = self._world.allocations.on_change(self._changed)
+        unsubscribe = self._informers.allocations.on_change(self._changed)
         try:
-            self._offer_all(self._world.allocations.items())
+            self._offer_all(self._informers.allocations.items())
             while True:
                 with liveness.rest(lambda: self._waiting):
                     await self._something.wait()
@@ -87,14 +87,14 @@ class Narrator:
             unsubscribe()
             self._waiting.clear()
             self._seen.clear()
-            self._told.clear()
+            self._written.clear()
 
     async def flush(self) -> float:
         """Write the Events of one batch of allocations; return how long to pause (seconds)."""
         for uid in list(self._waiting)[:BATCH_MAX]:
             allocation = self._waiting.pop(uid)
             try:
-                await self._tell(allocation)
+                await self._write_events(allocation)
             except TransientError as error:
                 _log.debug("events not written yet", allocation=allocation.metadata.name, error=str(error))
                 self._waiting.setdefault(uid, allocation)
@@ -128,7 +128,7 @@ class Narrator:
         elif old is not None:
             self._seen.pop(old.metadata.uid, None)
 
-    async def _tell(self, allocation: Allocation) -> None:
+    async def _write_events(self, allocation: Allocation) -> None:
         since = self._clock.now() - RECENT_S
         for note in notes_of(allocation):
             if note.at < since:
@@ -139,16 +139,16 @@ class Narrator:
                 outcome = "left_out"  # its namespace is being deleted, or the Event is gone
             except (PermanentError, StaleError) as error:
                 outcome = "refused"
-                self._complain(note, error)
+                self._log_failure(note, error)
             if outcome:
                 telemetry.STORY_EVENTS.labels(outcome=outcome).inc()
         self._seen[allocation.metadata.uid] = _place(allocation)
 
-    async def _write(self, allocation: Allocation, note: StoryNote) -> str:
+    async def _write(self, allocation: Allocation, note: EventNote) -> str:
         """Write the Event of a note; return the outcome, empty if nothing was left to write."""
         space = allocation.metadata.namespace
         key = f"{space}/{note.name}"
-        known = self._told.get(key)
+        known = self._written.get(key)
         outcome = ""
         if known is None:
             try:
@@ -169,11 +169,11 @@ class Narrator:
         return outcome
 
     def _remember(self, key: str, count: _Count) -> None:
-        self._told[key] = count
-        if len(self._told) > TOLD_MAX:
-            self._told.popitem(last=False)
+        self._written[key] = count
+        if len(self._written) > WRITTEN_MAX:
+            self._written.popitem(last=False)
 
-    def _complain(self, note: StoryNote, error: Exception) -> None:
+    def _log_failure(self, note: EventNote, error: Exception) -> None:
         if not self._is_refused:
             self._is_refused = True
             _log.warning("events of allocations refused", event=note.name, error=str(error))

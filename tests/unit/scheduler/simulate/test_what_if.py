@@ -5,7 +5,7 @@ import pytest
 
 from slipway.model.facts import SHARING_LABEL, PoolFact, QueueFact, WorkspaceFact
 from slipway.scheduler.simulate.changes import PoolStanding
-from slipway.scheduler.simulate.live import foreseen
+from slipway.scheduler.simulate.what_if import forecast_of
 from tests.support.planner import NAMESPACE, a_node, a_role, an_allocation, running
 
 
@@ -25,4 +25,4 @@ def test_devices_that_a_node_does_not_have_stop_no_forecast(numbers: tuple[int, 
         allocations={fact.key: fact for fact in (held, waits)},
         pods=[],
     )
-    assert foreseen(standing, waits.key, 20.0)["estimatedStart"]["latest"] == 110.0
+    assert forecast_of(standing, waits.key, 20.0)["estimatedStart"]["latest"] == 110.0

@@ -35,7 +35,7 @@ from slipway.model.ranklabels import labels_if_named
 from slipway.model.reasons import DependencyEnd
 from slipway.model.resources import CPU, GPU, MEMORY, PODS, Resources, gpus_of
 from slipway.scheduler.plan.state.rank_request import requests_of
-from slipway.scheduler.simulate.parts import (
+from slipway.scheduler.simulate.scenario_format import (
     AllocationPart,
     EvictionLimitPart,
     FairSharePart,
@@ -57,7 +57,7 @@ POOL = "default"
 DEFAULT_QUEUE = "default"
 
 
-class Given(msgspec.Struct, frozen=True, kw_only=True):
+class ScenarioFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The initial facts of a simulated world; those of allocations are from before any event."""
 
     pool: PoolFact
@@ -80,9 +80,9 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     """the past usage of queues and users, if the pool has `fairShare`"""
 
 
-def given(scenario: Scenario) -> Given:
+def facts_of(scenario: Scenario) -> ScenarioFacts:
     """Return all facts of a scenario."""
-    return Given(
+    return ScenarioFacts(
         pool=pool(scenario),
         nodes=nodes(scenario),
         queues=queues(scenario),
