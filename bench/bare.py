@@ -23,7 +23,7 @@ import msgspec
 from bench.opening import session_into
 from slipway.kube import client
 from slipway.local.access import make_token
-from slipway.local.bootstrap import furnish
+from slipway.local.bootstrap import create_initial_objects
 from slipway.local.certificate import issue
 from slipway.local.layout import Layout
 from slipway.local.process import Child
@@ -235,7 +235,7 @@ class BareCluster:
             await child.start()
             try:
                 async with client.connect(str(layout.kubeconfig), clock=clock, random=SystemRandom()) as kube:
-                    await furnish(kube, clock, system_namespace="slipway-system", local_defaults=True)
+                    await create_initial_objects(kube, clock, system_namespace="slipway-system", local_defaults=True)
                 async with session_into(layout.kubeconfig) as session:
                     yield cls(session, url)
             finally:

@@ -29,7 +29,7 @@ from slipway.crd.v1alpha1 import Admission, Allocation, Placement, RankStatus, R
 from slipway.kube.resources import ALLOCATIONS, NODES
 from slipway.model.lifecycle import Event, RankState
 from slipway.model.reasons import Gate, Result
-from slipway.model.standing import WAITING
+from slipway.model.state_words import WAITING
 from slipway.runtime.http_server import HttpServer
 from slipway.runtime.listen import bind, parse_listen
 from slipway.streams.logpacks import LogKey, LogPack, LogPosition

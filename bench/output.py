@@ -19,7 +19,7 @@ from slipway.model.ids import AllocationId
 from slipway.model.times import parse_time
 from slipway.runtime.clock import SystemClock, SystemRandom
 from slipway.streams.client import RedisSettings
-from slipway.streams.logpacks import STDOUT, Gaps, LogLine
+from slipway.streams.logpacks import STDOUT, GapFinder, LogLine
 from slipway.streams.ports import LogLines
 from slipway.streams.redis_streams import connect
 
@@ -185,7 +185,7 @@ class Count:
     def __init__(self) -> None:
         self.stored = self.missing = self.wrong = 0
         self.took_s = self.last_at = 0.0
-        self._gaps = Gaps({}, is_whole=True)
+        self._gaps = GapFinder({}, is_whole=True)
         self._next: dict[int, int] = {}
 
     def add(self, line: LogLine) -> None:

@@ -24,7 +24,7 @@ from slipway.runtime.service import ServiceStop
 from slipway.streams import keys
 from slipway.streams.client import Command, RedisClient, RedisSettings
 from slipway.streams.ports import NoTally
-from slipway.streams.producer import BestEffort
+from slipway.streams.producer import BestEffortWriter
 from slipway.streams.redis_streams import RedisStreams
 from slipway.watcher.settings import Settings
 from slipway.watcher.watcher import Watcher, WatcherDeps
@@ -66,7 +66,7 @@ class Stage:
             WatcherDeps(
                 kube=kube,
                 streams=self._streams,
-                behind=BestEffort(self._streams, clock, NoTally()),
+                behind=BestEffortWriter(self._streams, clock, NoTally()),
                 clock=clock,
                 random=random,
                 health=ProcessHealth(clock),

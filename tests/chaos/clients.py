@@ -16,7 +16,7 @@ import httpx2
 import msgspec
 
 from slipway.ops.audit.clients import CANCEL, LAUNCH
-from slipway.ops.audit.evidence import Answered
+from slipway.ops.audit.evidence import ClientRequest
 from slipway.runtime.clock import SystemClock
 from tests.support.plain_http import NO_TLS
 
@@ -41,7 +41,7 @@ class RefusedError(Exception):
 class Client:
     """One client with its own memory. All clients share `answers`."""
 
-    def __init__(self, name: str, urls: Sequence[str], answers: list[Answered], seed: int) -> None:
+    def __init__(self, name: str, urls: Sequence[str], answers: list[ClientRequest], seed: int) -> None:
         self.name = name
         self.chance = random.Random(f"{seed}/{name}")
         self._urls = list(urls)
@@ -126,7 +126,7 @@ class Client:
                 async for place, event in self._events(url, id_, cursor):
                     cursor = place
                     now = self._clock.now()
-                    told = Answered(
+                    told = ClientRequest(
                         at=now,
                         asked_at=now,
                         client=reader,
@@ -174,10 +174,10 @@ class Client:
         *,
         key: str,
         blob: bytes | None,
-    ) -> Answered:
+    ) -> ClientRequest:
         is_view = answer is not None and answer.status_code < 300
         view: Json = answer.json() if is_view and answer is not None else {}
-        return Answered(
+        return ClientRequest(
             at=self._clock.now(),
             asked_at=asked_at,
             client=self.name,
@@ -202,6 +202,6 @@ def _named(path: str) -> str:
     return path.removeprefix(f"{API}/").partition("/")[0] if path.startswith(f"{API}/") else ""
 
 
-def with_uids(answers: Sequence[Answered], uid_of: Callable[[str], str]) -> list[Answered]:
+def with_uids(answers: Sequence[ClientRequest], uid_of: Callable[[str], str]) -> list[ClientRequest]:
     """The log with the uids of its allocations, because an answer of the API contains only the AllocationID."""
     return [msgspec.structs.replace(each, uid=uid_of(each.allocation)) for each in answers]

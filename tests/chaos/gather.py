@@ -17,7 +17,7 @@ import redis.asyncio
 from slipway.crd.meta import LABEL_ALLOCATION_UID
 from slipway.model.events import AllocationEvent
 from slipway.model.times import parse_time
-from slipway.ops.audit.evidence import PODS, FencedWrite, Ran, Version
+from slipway.ops.audit.evidence import PODS, ContainerRun, FencedWrite, Version
 from slipway.streams import codec, keys
 from slipway.streams.pages import events as events_of
 from slipway.streams.ports import NoTally
@@ -101,7 +101,7 @@ def read_pending(address: RedisAddress) -> int:
     return count
 
 
-def read_containers(records: Path) -> list[Ran]:
+def read_containers(records: Path) -> list[ContainerRun]:
     """Every start of a rank's main container, from the machines' records."""
     runs: dict[tuple[str, str, int, float], Run] = {}
     for line in records.read_bytes().splitlines():
@@ -109,7 +109,7 @@ def read_containers(records: Path) -> list[Ran]:
         if run.container == MAIN and LABEL_ALLOCATION_UID in run.labels:
             runs[run.uid, run.container, run.restarts, run.started_at] = run
     return [
-        Ran(
+        ContainerRun(
             allocation_uid=run.labels[LABEL_ALLOCATION_UID],
             attempt=run.attempt,
             rank=run.rank,

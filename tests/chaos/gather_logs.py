@@ -11,7 +11,7 @@ import httpx2
 import msgspec
 
 from slipway.crd.meta import LABEL_ALLOCATION_UID
-from slipway.ops.audit.evidence import PODS, Logged, Passage, Printed, Version
+from slipway.ops.audit.evidence import PODS, LineRange, PrintedOutput, StoredLog, Version
 from slipway.ops.audit.logs import folded
 from slipway.streams import keys
 from slipway.streams.logpacks import EVENT, STDOUT, LogKey, LogLine
@@ -32,7 +32,7 @@ LOST_AGO_S = 60.0
 Span = tuple[float, float]
 
 
-def stored_logs(client: Any) -> list[Logged]:
+def stored_logs(client: Any) -> list[StoredLog]:
     """Every log in Redis."""
     names: set[str] = set()
     for prefix in (keys.LOGS.prefix, keys.LOG_STATE.prefix):
@@ -41,7 +41,7 @@ def stored_logs(client: Any) -> list[Logged]:
     return [log for name in sorted(names) for log in _logs_of(client, name)]
 
 
-def told_logs(url: str, names: Iterable[str]) -> Iterator[Logged]:
+def told_logs(url: str, names: Iterable[str]) -> Iterator[StoredLog]:
     """The logs of these allocations as a reader of the api gets them, page by page."""
     with httpx2.Client(
         base_url=url, timeout=CALL_S, verify=NO_TLS, trust_env=False, headers={"Accept": "application/json"}
@@ -50,7 +50,7 @@ def told_logs(url: str, names: Iterable[str]) -> Iterator[Logged]:
             yield from _told(api, name)
 
 
-def printed_on(records: Path, versions: Sequence[Version], lost: Mapping[str, Sequence[float]]) -> list[Printed]:
+def printed_on(records: Path, versions: Sequence[Version], lost: Mapping[str, Sequence[float]]) -> list[PrintedOutput]:
     """The lines that each start of a rank printed. `lost` is {node: when it was lost}."""
     scripts = {version.uid: _script_of(version.obj) for version in versions if version.resource == PODS}
     runs: dict[tuple[str, int, float], Run] = {}
@@ -61,10 +61,10 @@ def printed_on(records: Path, versions: Sequence[Version], lost: Mapping[str, Se
     return [_printed(run, scripts.get(run.uid) or Script(), lost.get(run.node, ())) for run in runs.values()]
 
 
-def _printed(run: Run, script: Script, lost: Sequence[float]) -> Printed:
+def _printed(run: Run, script: Script, lost: Sequence[float]) -> PrintedOutput:
     over = run.ended_at if run.ended_at is not None else float("inf")
     lines = len(printed(script, run.started_at, run.ended_at, over))
-    return Printed(
+    return PrintedOutput(
         allocation=run.allocation,
         allocation_uid=run.labels[LABEL_ALLOCATION_UID],
         attempt=run.attempt,
@@ -82,7 +82,7 @@ def _script_of(pod: Mapping[str, Any]) -> Script:
     return msgspec.json.decode(text, type=Script) if text else Script()
 
 
-def _logs_of(client: Any, name: str) -> list[Logged]:
+def _logs_of(client: Any, name: str) -> list[StoredLog]:
     states = {key.decode(): raw for key, raw in client.hgetall(f"{keys.LOG_STATE.prefix}{{{name}}}").items()}
     return logs_in(name, _entries(client, f"{keys.LOGS.prefix}{{{name}}}"), states)
 
@@ -95,7 +95,7 @@ def _entries(client: Any, key: str) -> Iterator[dict[str, bytes]]:
         start = f"({page[-1][0].decode()}"
 
 
-def _told(api: httpx2.Client, name: str) -> Iterator[Logged]:
+def _told(api: httpx2.Client, name: str) -> Iterator[StoredLog]:
     items: list[Any] = []
     after = ""
     while True:
@@ -109,12 +109,12 @@ def _told(api: httpx2.Client, name: str) -> Iterator[Logged]:
     return told_of(name, items)
 
 
-def told_of(name: str, items: Iterable[Mapping[str, Any]]) -> Iterator[Logged]:
+def told_of(name: str, items: Iterable[Mapping[str, Any]]) -> Iterator[StoredLog]:
     """The logs of an allocation in these items of the api's pages: their lines, and the marks of holes.
 
     A remark about a log, such as that it is not stored to its end, is no line of it and has no position in it.
     """
-    lines: dict[LogKey, list[Passage]] = {}
+    lines: dict[LogKey, list[LineRange]] = {}
     marks: dict[LogKey, list[tuple[int, int]]] = {}
     for item in items:
         line = LogLine(
@@ -131,7 +131,7 @@ def told_of(name: str, items: Iterable[Mapping[str, Any]]) -> Iterator[Logged]:
         elif item["stream"] != EVENT:
             lines[line.source] = folded([line], lines.get(line.source, ()))
     for source, passages in lines.items():
-        yield Logged(
+        yield StoredLog(
             allocation=name,
             attempt=source.attempt,
             rank=source.rank,

@@ -13,7 +13,7 @@ import msgspec
 
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Phase
-from slipway.ops.audit.evidence import Answered, InvariantViolation
+from slipway.ops.audit.evidence import ClientRequest, InvariantViolation
 from slipway.runtime.clock import SystemClock
 from tests.chaos import plans
 from tests.chaos.clients import API, REFUSED, Client, RefusedError
@@ -51,7 +51,7 @@ class Load:
         clients: int = CLIENTS,
     ) -> None:
         """`dress` makes the body of a launch for these nodes from the plan of what it does."""
-        self.answers: list[Answered] = []
+        self.answers: list[ClientRequest] = []
         self.launches: dict[str, Launched] = {}
         self.violations: list[InvariantViolation] = []
         self._history = history

@@ -16,9 +16,9 @@ import msgspec
 import redis
 
 from slipway.ops.audit import check
-from slipway.ops.audit.evidence import AuditEvidence, Logged, Measured, Restarted
+from slipway.ops.audit.evidence import AuditEvidence, RestartPeriod, SizeSample, StoredLog
+from slipway.ops.audit.evidence_kinds import lacking
 from slipway.ops.audit.logs import holes_of, judged
-from slipway.ops.audit.needs import lacking
 from slipway.runtime.clock import SystemClock
 from tests.chaos import faults, gather_logs, spoken, table, upgrade
 from tests.chaos.clients import with_uids
@@ -86,8 +86,8 @@ class Run:
         self._recovery = Recovery(self._history, self._load, self._pace, probe, say)
         self._rest_s: float | None = None
         self._writes_at_rest = 0
-        self._measures: list[Measured] = []
-        self._restarts: list[Restarted] = []
+        self._measures: list[SizeSample] = []
+        self._restarts: list[RestartPeriod] = []
         self._bystanders: list[float] = []
         self._mixed = upgrade.Mixed()
         self.evidence: AuditEvidence
@@ -219,7 +219,7 @@ class Run:
         except AssertionError as error:
             self._recovery.tell("LIVE", "restart", f"{error}"[:CHARS_MAX])
         await asyncio.sleep(WARM_S)
-        self._restarts.append(Restarted(begun_at=begun_at, ended_at=self._clock.now()))
+        self._restarts.append(RestartPeriod(begun_at=begun_at, ended_at=self._clock.now()))
 
     async def _end(self) -> None:
         """End the remaining allocations, and wait until nothing of them is left."""
@@ -275,7 +275,7 @@ class Run:
             answers=with_uids(self._load.answers, lambda id_: self._history.by_id.get(id_, "")),
         )
 
-    def _told_logs(self) -> list[Logged]:
+    def _told_logs(self) -> list[StoredLog]:
         """The logs of all remaining allocations, from the api's pages."""
         there = [id_ for id_ in self._load.launches if not self._is_gone(id_)]
         try:

@@ -11,7 +11,17 @@ from typing import Any
 import httpx2
 import redis
 
-from slipway.ops.audit.evidence import LOG, METRIC, REDIS, RSS_BYTES, STREAM_BYTES, Canary, Consumer, Measured, Spoken
+from slipway.ops.audit.evidence import (
+    LOG,
+    METRIC,
+    REDIS,
+    RSS_BYTES,
+    STREAM_BYTES,
+    Canary,
+    Consumer,
+    EmittedText,
+    SizeSample,
+)
 from slipway.runtime.clock import SystemClock
 from slipway.streams import keys
 from tests.chaos.plans import SECRET
@@ -22,26 +32,26 @@ PIECE_BYTES = 4 * 1024 * 1024
 CANARIES = (Canary(text=SECRET, is_secret=True, planted="the environment of a container"),)
 
 
-def redis_says(client: Any) -> Iterator[Spoken]:
+def redis_says(client: Any) -> Iterator[EmittedText]:
     """Every key with its whole value."""
     for key in client.scan_iter(count=COUNT):
         name = key.decode(errors="replace")
-        yield Spoken(place=REDIS, name=name, text=repr(_value(client, key)))
+        yield EmittedText(place=REDIS, name=name, text=repr(_value(client, key)))
 
 
-def logs_say(files: Sequence[Path]) -> Iterator[Spoken]:
+def logs_say(files: Sequence[Path]) -> Iterator[EmittedText]:
     """The logs of our processes, in pieces."""
     for file in files:
         with file.open(encoding="utf-8", errors="replace") as lines:
             while piece := lines.read(PIECE_BYTES):
-                yield Spoken(place=LOG, name=file.name, text=piece)
+                yield EmittedText(place=LOG, name=file.name, text=piece)
 
 
-def metrics_say(processes: Mapping[str, ServiceProcess]) -> Iterator[Spoken]:
+def metrics_say(processes: Mapping[str, ServiceProcess]) -> Iterator[EmittedText]:
     """The metrics pages of our processes."""
     for name, process in processes.items():
         with contextlib.suppress(httpx2.HTTPError):
-            yield Spoken(place=METRIC, name=name, text=process.metrics())
+            yield EmittedText(place=METRIC, name=name, text=process.metrics())
 
 
 def consumers(client: Any) -> Iterator[Consumer]:
@@ -58,22 +68,22 @@ def consumers(client: Any) -> Iterator[Consumer]:
                 )
 
 
-def stream_sizes(client: Any) -> Iterator[Measured]:
+def stream_sizes(client: Any) -> Iterator[SizeSample]:
     """The size of each allocation's stream."""
     now = SystemClock().now()
     for key in client.scan_iter(match=f"{keys.ALLOCATION.prefix}*", count=COUNT):
         name = key.decode().removeprefix(keys.ALLOCATION.prefix).strip("{}")
-        yield Measured(kind=STREAM_BYTES, subject=name, at=now, value=float(client.memory_usage(key, samples=0) or 0))
+        yield SizeSample(kind=STREAM_BYTES, subject=name, at=now, value=float(client.memory_usage(key, samples=0) or 0))
 
 
-def memory(processes: Mapping[str, ServiceProcess]) -> Iterator[Measured]:
+def memory(processes: Mapping[str, ServiceProcess]) -> Iterator[SizeSample]:
     """The memory of each process; a restarted process is another one."""
     now = SystemClock().now()
     for name, process in processes.items():
         with contextlib.suppress(OSError, IndexError, AssertionError):
             status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
             resident = status.split("VmRSS:")[1].split()[0]
-            yield Measured(kind=RSS_BYTES, subject=f"{name} {process.pid}", at=now, value=float(resident) * 1024.0)
+            yield SizeSample(kind=RSS_BYTES, subject=f"{name} {process.pid}", at=now, value=float(resident) * 1024.0)
 
 
 def _value(client: Any, key: bytes) -> Any:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from slipway.ops.audit.evidence import Passage
+from slipway.ops.audit.evidence import LineRange
 from tests.chaos.gather_logs import told_of
 
 
@@ -17,7 +17,7 @@ def test_what_is_said_about_a_log_is_no_line_of_it() -> None:
     assert list(told_of("run", [said, said])) == []
     whole = [an_item("line 1", number=1, rank=1), an_item("line 2", number=2, rank=1)]
     (log,) = told_of("run", [*whole, said, said])
-    assert (log.rank, log.passages, log.end) == (1, [Passage(number=1, printed=1, count=2)], 2)
+    assert (log.rank, log.passages, log.end) == (1, [LineRange(number=1, printed=1, count=2)], 2)
 
 
 def test_the_mark_of_a_hole_is_told_with_its_count() -> None:

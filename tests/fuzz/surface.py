@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from schemathesis.specs.openapi import checks
 
 from slipway.api.access.permissions import Role
-from slipway.api.access.table import Where, rule_of
+from slipway.api.access.route_rules import PermissionScope, rule_of
 from slipway.runtime.clock import SystemClock
 from tests.support.access import a_token
 from tests.support.local_stack import RunningStack, running_stack
@@ -208,7 +208,7 @@ def _call_with_less(case: Any, laid: Ground, operated: Operated) -> None:
     """Make the same request without a token or, every other time if that is not enough, as a viewer. It is made
     before the allowed one."""
     name, credential, rule = "no token", dict[str, str](), rule_of(case.method, case.path)
-    needs_more = rule.where not in (Where.PUBLIC, Where.KNOWN) and rule.ask.role is not Role.VIEWER
+    needs_more = rule.where not in (PermissionScope.PUBLIC, PermissionScope.KNOWN) and rule.ask.role is not Role.VIEWER
     if needs_more and operated.cases % 2:
         name, credential = "a viewer's token", laid.viewer
     sent: Json = case.as_transport_kwargs()

@@ -11,7 +11,7 @@ import msgspec
 
 from slipway.streams import keys
 from slipway.streams.allgather import GatherKey, Seat
-from slipway.streams.decisions import Caps, DecisionEntry
+from slipway.streams.decisions import DecisionEntry, DecisionLogLimits
 from slipway.streams.logpacks import LogKey, LogPack, LogPosition, StoredLine
 from slipway.streams.ports import SpanRecord
 from tests.models.redis_player import CONSUMERS, HOOKS, NAMES, Operation, Player, alloc, some
@@ -163,7 +163,7 @@ async def decide(player: Player, chance: random.Random) -> Any:
     entry = DecisionEntry(
         chain=chance.choice("cd"), number=0 if base is None else chance.randrange(1, 9), tick=7, data=b"d" * size
     )
-    caps = Caps(entries=chance.choice((3, 8)), size=1_000)
+    caps = DecisionLogLimits(entries=chance.choice((3, 8)), size=1_000)
     found = await player.streams.decisions.append(pool, entry, base=base, caps=caps)
     return found and player.label(scope, found)
 
@@ -181,7 +181,7 @@ async def hook_take(player: Player, chance: random.Random) -> Any:
     before."""
     consumer, limit = chance.choice(CONSUMERS), chance.choice((1, 5, 200))
     hooks = player.hooks[consumer]
-    left = await hooks.take_left(min_idle_s=chance.choice(IDLE_S), limit=limit)
+    left = await hooks.take_abandoned(min_idle_s=chance.choice(IDLE_S), limit=limit)
     found = left
     match chance.randrange(3):
         case 0:
@@ -200,7 +200,7 @@ async def hook_take(player: Player, chance: random.Random) -> Any:
 async def hook_first(player: Player, chance: random.Random) -> Any:
     """Ask for the first router among all that ever existed."""
     consumer = chance.choice(CONSUMERS)
-    await player.hooks[consumer].take_left(min_idle_s=1_000_000, limit=1)
+    await player.hooks[consumer].take_abandoned(min_idle_s=1_000_000, limit=1)
     return await player.hooks[consumer].is_first(silence_s=10_000_000)
 
 
@@ -220,7 +220,7 @@ async def hook_claim(player: Player, chance: random.Random) -> Any:
         case 0:
             found = await hooks.held(names)
         case 1:
-            found = await hooks.claim_left(names, min_idle_s=chance.choice(IDLE_S), limit=limit)
+            found = await hooks.claim_abandoned(names, min_idle_s=chance.choice(IDLE_S), limit=limit)
         case _:
             found = await hooks.claim(names, limit=limit)
     player.deliveries[consumer] += found
@@ -238,7 +238,7 @@ async def hook_settle(player: Player, chance: random.Random) -> Any:
             await hooks.heartbeat(held[-20:])
         case 1:
             for each in some(chance, held, 2):
-                await hooks.bury(each, cause="x", tries=3)
+                await hooks.dead_letter(each, cause="x", tries=3)
         case 2 if chance.random() < 0.1:
             await hooks.forget(chance.choice(HOOKS))
         case _:

@@ -20,8 +20,8 @@ from slipway.model.lifecycle import Phase
 from slipway.model.times import parse_time
 from slipway.ops.audit import check
 from slipway.ops.audit.evidence import NODES, POOLS, AuditEvidence, Version
+from slipway.ops.audit.evidence_kinds import lacking
 from slipway.ops.audit.logs import holes_of, judged
-from slipway.ops.audit.needs import lacking
 from slipway.runtime.clock import SystemClock
 from tests.chaos import gather_logs, table
 from tests.chaos.clients import Json, with_uids

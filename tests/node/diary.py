@@ -12,7 +12,7 @@ import msgspec
 
 from slipway.crd.meta import LABEL_ALLOCATION_UID
 from slipway.model.times import parse_time
-from slipway.ops.audit.evidence import PODS, Printed, Ran, Version
+from slipway.ops.audit.evidence import PODS, ContainerRun, PrintedOutput, Version
 from tests.node.nodes import CONTROL_PLANE, WITNESS_PORT
 
 PLAYER = f"""
@@ -86,11 +86,11 @@ class Diary(asyncio.DatagramProtocol):
         if known is None or known.code is None:
             self.beats[start] = beat
 
-    def ran(self, versions: Sequence[Version]) -> list[Ran]:
+    def ran(self, versions: Sequence[Version]) -> list[ContainerRun]:
         """Every start; one that reported no end ended with its last beat."""
         pods = _pods(versions)
         return [
-            Ran(
+            ContainerRun(
                 allocation_uid=pods[name][-1].obj["metadata"]["labels"][LABEL_ALLOCATION_UID],
                 attempt=beat.attempt,
                 rank=beat.rank,
@@ -103,13 +103,13 @@ class Diary(asyncio.DatagramProtocol):
             if (name := _pod_of(beat)) in pods
         ]
 
-    def printed(self, versions: Sequence[Version], lost: Sequence[tuple[str, float, float]]) -> list[Printed]:
+    def printed(self, versions: Sequence[Version], lost: Sequence[tuple[str, float, float]]) -> list[PrintedOutput]:
         """The output of each start that reported its end. A start that was killed is omitted: its last lines are not
         known.
 
         `lost` has (node, from, to) for each time in which a machine was off.
         """
-        pods, found = _pods(versions), list[Printed]()
+        pods, found = _pods(versions), list[PrintedOutput]()
         for beat in self.beats.values():
             history = pods.get(_pod_of(beat))
             if history is None or beat.code is None:
@@ -117,7 +117,7 @@ class Diary(asyncio.DatagramProtocol):
             node = str(history[-1].obj["spec"].get("nodeName"))
             marked = [_marked_at(each) for each in history if "deletionTimestamp" in each.obj["metadata"]]
             found.append(
-                Printed(
+                PrintedOutput(
                     allocation=beat.allocation,
                     allocation_uid=history[-1].obj["metadata"]["labels"][LABEL_ALLOCATION_UID],
                     attempt=beat.attempt,

@@ -3,7 +3,7 @@
 import asyncio
 
 from slipway.model.lifecycle import Phase
-from slipway.ops.audit.evidence import Restarted
+from slipway.ops.audit.evidence import RestartPeriod
 from tests.simulation.scenario import Ending, Scenario, is_running
 from tests.support.world import Setup, World
 
@@ -38,7 +38,7 @@ async def _run(world: World) -> None:
 
 async def _calm(world: World, begun_at: float) -> None:
     await asyncio.sleep(AFTER_S)
-    world.restarts.append(Restarted(begun_at=begun_at, ended_at=world.clock.now()))
+    world.restarts.append(RestartPeriod(begun_at=begun_at, ended_at=world.clock.now()))
 
 
 STAYS = {"job": Ending(phase=Phase.RUNNING, attempt=1)}

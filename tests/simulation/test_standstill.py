@@ -74,7 +74,7 @@ STRUCTURE = (
     "WorkConsumer.run",
     "WorkConsumer._end_claim",
     "WorkConsumer._work",
-    "Courier.run",
+    "WebhookDispatcher.run",
     "Event.wait",
     "ServiceStop.wait",
     "_wait",

@@ -26,7 +26,7 @@ from slipway.runtime.health import HealthApp, ProcessHealth
 from slipway.runtime.service import ServiceStop
 from slipway.streams.memory_side import MemoryStreams
 from slipway.streams.ports import NoTally, Streams
-from slipway.streams.producer import BestEffort
+from slipway.streams.producer import BestEffortWriter
 from tests.support.api_world import COMMAND, ApiWorld, watching
 
 Json = dict[str, Any]
@@ -130,7 +130,7 @@ class Teams:
             stop=ServiceStop(),
             kube=world.kube,
             streams=own,
-            behind=BestEffort(own, time, NoTally()),
+            behind=BestEffortWriter(own, time, NoTally()),
             on_broken=world.broken.append,
         )
         assert parts.tokens is not None

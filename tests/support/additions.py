@@ -211,11 +211,12 @@ ENDPOINTS = (
         ),
     ),
     HandEdit(
-        f"{_API}/access/table.py",
+        f"{_API}/access/route_rules.py",
         changes=(
             (
-                '    "GET /api/v1/me": RouteRule(Where.KNOWN),\n',
-                '    "GET /api/v1/me": RouteRule(Where.KNOWN),\n    "GET /api/v1/clock": RouteRule(Where.KNOWN),\n',
+                '    "GET /api/v1/me": RouteRule(PermissionScope.KNOWN),\n',
+                '    "GET /api/v1/me": RouteRule(PermissionScope.KNOWN),\n'
+                '    "GET /api/v1/clock": RouteRule(PermissionScope.KNOWN),\n',
             ),
         ),
     ),
@@ -452,7 +453,7 @@ export function About() {
             ),
         ),
     ),
-    HandEdit(f"{_API}/access/table.py", changes=(('"/dead", "/more"),\n', '"/dead", "/about", "/more"),\n'),)),
+    HandEdit(f"{_API}/access/route_rules.py", changes=(('"/dead", "/more"),\n', '"/dead", "/about", "/more"),\n'),)),
     HandEdit(
         "tests/browser/test_about_page.py",
         '''"""The page about the version."""

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import msgspec
 
 from slipway.model.lifecycle import Phase
-from slipway.ops.audit.evidence import Answered
+from slipway.ops.audit.evidence import ClientRequest
 from tests.support.faults import Process
 from tests.support.loop import owned
 from tests.support.world import World
@@ -262,7 +262,7 @@ class Client:
                 self._note(Reply(status=reply.status, text=msgspec.json.encode(item).decode()), allocation="", **known)
         status: Json = body.get("status") or {}
         self._world.answers.append(
-            Answered(
+            ClientRequest(
                 at=self._world.clock.now(),
                 client=self._name,
                 user=self._user,
@@ -280,7 +280,7 @@ class Client:
 
     def _note_event(self, text: str, event: Json, asked_at: float, process: Process | None, allocation: str) -> None:
         self._world.answers.append(
-            Answered(
+            ClientRequest(
                 at=self._world.clock.now(),
                 asked_at=max(asked_at, self._world.clock.now()),
                 client=f"{self._name}/events",

@@ -34,7 +34,7 @@ from slipway.runtime.tasks import TaskGroup
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from slipway.streams.ports import NoTally, StreamEntry
-from slipway.streams.producer import BestEffort
+from slipway.streams.producer import BestEffortWriter
 from tests.support.kube_core import CoreKube
 
 Json = dict[str, Any]
@@ -81,7 +81,7 @@ class ApiWorld:
         self.streams = MemoryStreams(self.server)
         self.stop = ServiceStop()
         self.broken: list[InvariantError] = []
-        behind = BestEffort(self.streams, self.clock, NoTally())
+        behind = BestEffortWriter(self.streams, self.clock, NoTally())
         self.parts: ApiDeps = connect(
             settings=settings,
             clock=self.clock,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from slipway.errors import InvalidError
-from slipway.ops.audit.evidence import Delivered
+from slipway.ops.audit.evidence import HintHistory
 from slipway.runtime.clock import Clock
 from slipway.streams import codec, keys
 from slipway.streams.memory_server import MemoryServer
@@ -42,10 +42,10 @@ class HintBook:
             if hasattr(server, loss):
                 self._listen(server, loss, lambda *_given, **_more: self._hints.clear())
 
-    def deliveries(self) -> list[Delivered]:
+    def deliveries(self) -> list[HintHistory]:
         """Every hint, in the order in which they were sent."""
         return [
-            Delivered(
+            HintHistory(
                 hint=f"{key}/{id_text(entry_id)}",
                 allocation=hint.allocation,
                 times=hint.times,

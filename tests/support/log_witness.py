@@ -5,7 +5,7 @@ Owns the translation from the model of Redis and from the kubelets.
 
 from collections.abc import Iterable, Mapping
 
-from slipway.ops.audit.evidence import Logged, Passage, Printed
+from slipway.ops.audit.evidence import LineRange, PrintedOutput, StoredLog
 from slipway.ops.audit.logs import folded
 from slipway.streams import keys, logpacks
 from slipway.streams.logpacks import EVENT, SHARE_BYTES_MIN, LogKey, LogPosition
@@ -17,9 +17,9 @@ ENTRIES_MAX = 100_000
 UNREAD = "could not be read from its node"
 
 
-def stored_logs(server: MemoryServer) -> list[Logged]:
+def stored_logs(server: MemoryServer) -> list[StoredLog]:
     """Every log that the model of Redis stores."""
-    found: list[Logged] = []
+    found: list[StoredLog] = []
     there = server.keys()
     names = {
         key.removeprefix(prefix).strip("{}")
@@ -32,10 +32,10 @@ def stored_logs(server: MemoryServer) -> list[Logged]:
     return found
 
 
-def printed_by(kubelets: Kubelets) -> list[Printed]:
+def printed_by(kubelets: Kubelets) -> list[PrintedOutput]:
     """The output of each start of a rank."""
     return [
-        Printed(
+        PrintedOutput(
             allocation=item.allocation,
             allocation_uid=item.allocation_uid,
             attempt=item.attempt,
@@ -52,9 +52,9 @@ def printed_by(kubelets: Kubelets) -> list[Printed]:
     ]
 
 
-def logs_in(name: str, entries: Iterable[Mapping[str, bytes]], states: Mapping[str, bytes]) -> list[Logged]:
+def logs_in(name: str, entries: Iterable[Mapping[str, bytes]], states: Mapping[str, bytes]) -> list[StoredLog]:
     """Every log of an allocation, from the entries of its stream and the fields of its positions."""
-    passages: dict[LogKey, list[Passage]] = {}
+    passages: dict[LogKey, list[LineRange]] = {}
     unread: set[tuple[int, int]] = set()
     for fields in entries:
         lines = logpacks.decode_pack(fields)
@@ -69,7 +69,7 @@ def logs_in(name: str, entries: Iterable[Mapping[str, bytes]], states: Mapping[s
         if (source := logpacks.source_of(key)) is not None and source.stream != EVENT
     }
     return [
-        Logged(
+        StoredLog(
             allocation=name,
             attempt=source.attempt,
             rank=source.rank,
@@ -84,6 +84,6 @@ def logs_in(name: str, entries: Iterable[Mapping[str, bytes]], states: Mapping[s
     ]
 
 
-def _logs_of(server: MemoryServer, name: str) -> list[Logged]:
+def _logs_of(server: MemoryServer, name: str) -> list[StoredLog]:
     entries = (fields for _, fields in server.after(f"{keys.LOGS.prefix}{{{name}}}", ZERO, ENTRIES_MAX))
     return logs_in(name, entries, server.hash_get(f"{keys.LOG_STATE.prefix}{{{name}}}"))

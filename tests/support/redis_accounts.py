@@ -13,7 +13,7 @@ from slipway.model.lifecycle import Event
 from slipway.streams import keys
 from slipway.streams.accounts import API, AUDIT, PODWORKER, SCHEDULER, WATCHER, Account
 from slipway.streams.allgather import GatherKey, Seat
-from slipway.streams.decisions import Caps, DecisionEntry
+from slipway.streams.decisions import DecisionEntry, DecisionLogLimits
 from slipway.streams.keys import KeyFamily
 from slipway.streams.logpacks import LogLine
 from slipway.streams.ports import FeedEntry, FeedOp, SpanRecord, StreamEntry, Streams, WorkHint
@@ -48,7 +48,7 @@ async def api(own: Streams, operator: RedisBackend) -> None:
     assert await own.logs.positions(an_id())
     await own.activity.touch({an_id(): {"proxy": 1.0}})
     assert await own.activity.read([an_id()]) == [{"proxy": 1.0}]
-    await others.decisions.append("p", _decision(0), base=None, caps=Caps(entries=9, size=999))
+    await others.decisions.append("p", _decision(0), base=None, caps=DecisionLogLimits(entries=9, size=999))
     assert await own.decisions.read("p")
     assert await own.traces.read(an_id())
     await own.logouts.append({"a": 9e9})
@@ -74,7 +74,7 @@ async def scheduler(own: Streams, operator: RedisBackend) -> None:
     assert (await own.feed.position()).cursor is not None
     assert await own.feed.kept(0, ["a"]) == [b"1"]
     assert await own.activity.read([an_id()]) == [{}]
-    caps = Caps(entries=2, size=999)
+    caps = DecisionLogLimits(entries=2, size=999)
     base = await own.decisions.append("p", _decision(0), base=None, caps=caps)
     assert await own.decisions.append("p", _decision(1), base=base, caps=caps)
     assert await own.decisions.append("p", _decision(0), base=None, caps=caps)
@@ -186,13 +186,13 @@ async def _webhooks(own: Streams, others: Streams) -> None:
     taken = await hooks.take(limit=10, block_s=2)
     assert await hooks.is_first(silence_s=10)
     assert len(await hooks.take_again()) >= len(taken) > 0
-    assert await own.webhooks("b").take_left(min_idle_s=60, limit=10) == []
+    assert await own.webhooks("b").take_abandoned(min_idle_s=60, limit=10) == []
     await hooks.route([(entry, ["hook"]) for entry in taken])
     deliveries = await hooks.claim(["hook"], limit=10)
     assert await hooks.held(["hook"]) == deliveries
     await hooks.heartbeat(deliveries)
-    assert await hooks.claim_left(["hook"], min_idle_s=60, limit=10) == []
-    await hooks.bury(deliveries[0], cause="x", tries=1)
+    assert await hooks.claim_abandoned(["hook"], min_idle_s=60, limit=10) == []
+    await hooks.dead_letter(deliveries[0], cause="x", tries=1)
     assert len(await hooks.backlog(["hook"])) == 1
 
 

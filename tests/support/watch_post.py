@@ -24,7 +24,7 @@ from slipway.runtime.service import ServiceStop
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from slipway.streams.ports import NoTally, StoredEvent
-from slipway.streams.producer import BestEffort
+from slipway.streams.producer import BestEffortWriter
 from slipway.watcher.settings import Settings
 from slipway.watcher.watcher import Watcher, WatcherDeps
 from tests.support.podworker_desk import Desk, hint_for
@@ -117,7 +117,7 @@ class Post:
         self.kubelet = Kubelet(self.desk)
         self.server = MemoryServer(self.clock)
         self.streams = MemoryStreams(self.server)
-        self.behind = BestEffort(self.streams, self.clock, NoTally())
+        self.behind = BestEffortWriter(self.streams, self.clock, NoTally())
         self.settings = settings
         self.its = a_client(self.core, seed=5)
         self.writes: list[tuple[Verb, str]] = []

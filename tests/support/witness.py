@@ -20,11 +20,11 @@ from slipway.ops.audit.evidence import (
     STREAM_BYTES,
     AckedHint,
     AuditEvidence,
+    ClientPromise,
+    ContainerRun,
+    EmittedText,
     FencedWrite,
-    Measured,
-    Promised,
-    Ran,
-    Spoken,
+    SizeSample,
     Version,
 )
 from slipway.pods.ended import waits_for_reader
@@ -91,7 +91,7 @@ class Witness:
                 if effect.is_kube
             ],
             containers=[
-                Ran(
+                ContainerRun(
                     allocation_uid=item.allocation_uid,
                     attempt=item.attempt,
                     rank=item.rank,
@@ -103,7 +103,7 @@ class Witness:
                 for item in world.kubelets.containers
             ],
             promises=[
-                Promised(kind=item.kind, uid=item.uid, version=item.version, at=item.at) for item in world.promises
+                ClientPromise(kind=item.kind, uid=item.uid, version=item.version, at=item.at) for item in world.promises
             ],
             acked=self._acked,
             pending_hints=self.pending(),
@@ -151,21 +151,21 @@ class Witness:
             found[key[1]] = known[1]
         return found
 
-    def spoken(self) -> list[Spoken]:
+    def spoken(self) -> list[EmittedText]:
         """All data in Redis, as text."""
         server, found = self._world.server, self._world.server.keys()
         return [
-            Spoken(place=REDIS, name=key, text=b" ".join(fields.values()).decode(errors="replace"))
+            EmittedText(place=REDIS, name=key, text=b" ".join(fields.values()).decode(errors="replace"))
             for key in found
             if (stream := server.stream(key)) is not None
             for fields in stream.entries.values()
         ]
 
-    def sizes(self) -> list[Measured]:
+    def sizes(self) -> list[SizeSample]:
         """The sizes of the streams of allocations."""
         server, found = self._world.server, self._world.server.keys()
         return [
-            Measured(
+            SizeSample(
                 kind=STREAM_BYTES,
                 subject=key.removeprefix(keys.ALLOCATION.prefix).strip("{}"),
                 at=self._world.clock.now(),

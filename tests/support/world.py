@@ -21,7 +21,7 @@ from slipway.errors import ControlPlaneError
 from slipway.kube.resources import ALLOCATIONS, NAMESPACES, RESOURCE_POOLS
 from slipway.local.apiserver.store import Commit
 from slipway.logarchive.archive import LogArchive
-from slipway.ops.audit.evidence import Answered, Canary, Restarted
+from slipway.ops.audit.evidence import Canary, ClientRequest, RestartPeriod
 from slipway.podworker import main as podworker_main
 from slipway.podworker.settings import Settings as PodworkerSettings
 from slipway.runtime import service
@@ -35,7 +35,7 @@ from slipway.scheduler.settings import Settings as SchedulerSettings
 from slipway.streams.factory import write_behind
 from slipway.streams.memory_side import MemoryStreams
 from slipway.streams.ports import NoTally
-from slipway.streams.producer import BestEffort
+from slipway.streams.producer import BestEffortWriter
 from slipway.watcher import main as watcher_main
 from slipway.watcher.settings import Settings as WatcherSettings
 from tests.support.archive_objects import MemoryObjects
@@ -130,7 +130,7 @@ class World:
         self.last_fault_at = 0.0
         self.stale: dict[str, int] = {}
         """{role: the version of the lagging API replica that its next process meets}"""
-        self.behind: dict[str, BestEffort] = {}
+        self.behind: dict[str, BestEffortWriter] = {}
         """{role: its best-effort writes}"""
         self.apps: dict[str, tuple[Process, Any]] = {}
         """{role of an api: (the process, its application)}"""
@@ -138,10 +138,10 @@ class World:
         """{role of an api: its audit log}"""
         self.archived = MemoryObjects()
         """the archive of logs, when there is one"""
-        self.answers: list[Answered] = []
+        self.answers: list[ClientRequest] = []
         """The answers that clients received."""
         self.canaries: list[Canary] = []
-        self.restarts: list[Restarted] = []
+        self.restarts: list[RestartPeriod] = []
         """Restarts of all our services that must leave the allocations as they were."""
         self.healths: dict[str, ProcessHealth] = {}
         """{role: the health of its process}"""
@@ -237,7 +237,7 @@ class World:
             self.trouble,
         )
         streams: Any = ProcessStreams(MemoryStreams(self.server), process, self.trouble)
-        self.behind[process.role] = behind = BestEffort(streams, process.clock, NoTally())
+        self.behind[process.role] = behind = BestEffortWriter(streams, process.clock, NoTally())
         kind = process.role.rstrip("0123456789")
         if kind == "watcher":
             kube.lag_s = dict(self.setup.lag_s)
@@ -296,9 +296,9 @@ class World:
                 from slipway.api.access.ended_sessions import EndedSessions
                 from slipway.api.access.seal import SealKeys
                 from slipway.api.access.session import BrowserSessions
-                from slipway.api.access.token_auth import TokenBook
+                from slipway.api.access.token_auth import TokenAuth
 
-                class NoTokens(TokenBook):
+                class NoTokens(TokenAuth):
                     """A folder without files: nothing of the simulation reads a disk."""
 
                     async def look(self) -> None:

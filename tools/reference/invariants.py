@@ -3,7 +3,7 @@
 import inspect
 
 from slipway.ops.audit.check import INVARIANTS, Invariant, InvariantCheck
-from slipway.ops.audit.needs import Need
+from slipway.ops.audit.evidence_kinds import EvidenceKind
 from tools.reference.markdown import table
 
 TOP = """# What is checked
@@ -21,9 +21,17 @@ A check runs where the data that it needs is available. Elsewhere, the audit rep
 TESTS = """Tests run each check on the smallest history that violates it, and on a similar history that does not:
 `tests/unit/ops/audit/test_lives.py`, `tests/unit/ops/audit/test_clients.py`, `tests/unit/ops/audit/test_logs.py`.
 """
-CHAOS = frozenset(Need) - {Need.ACKS, Need.DELIVERIES, Need.TENANTS, Need.RULES, Need.SILENCE}
-SIMULATION = frozenset(Need) - {Need.CONSUMERS, Need.RULES}
-LIVE = frozenset({Need.EVERY_VERSION, Need.REST, Need.STREAMS, Need.DELIVERIES, Need.RULES})
+CHAOS = frozenset(EvidenceKind) - {
+    EvidenceKind.ACKS,
+    EvidenceKind.DELIVERIES,
+    EvidenceKind.TENANTS,
+    EvidenceKind.RULES,
+    EvidenceKind.SILENCE,
+}
+SIMULATION = frozenset(EvidenceKind) - {EvidenceKind.CONSUMERS, EvidenceKind.RULES}
+LIVE = frozenset(
+    {EvidenceKind.EVERY_VERSION, EvidenceKind.REST, EvidenceKind.STREAMS, EvidenceKind.DELIVERIES, EvidenceKind.RULES}
+)
 PLACES = (("simulation", SIMULATION), ("chaos", CHAOS), ("slipway audit", LIVE))
 """The most that each place can know; `tests/unit/ops/audit/test_needs.py` holds it to the code of each place."""
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from tools.release import bill, chart, krew, lockfile, vex
+from tools.release import chart, krew, lockfile, sbom, vex
 from tools.release.version import version
 
 Json = dict[str, Any]
@@ -63,7 +63,7 @@ def make(plan: ReleasePlan, root: Path | None) -> list[Path]:
     plan.output.mkdir(parents=True, exist_ok=True)
     made = _python_files(plan)
     digest = ""
-    parts: list[bill.PackagePart] = []
+    parts: list[sbom.PackagePart] = []
     bills: list[Json] = []
     if root is not None:
         image, digest, found, described = image_files(plan, root)
@@ -76,13 +76,13 @@ def make(plan: ReleasePlan, root: Path | None) -> list[Path]:
     statements = vex.read(vex.FILE.read_text(encoding="utf-8"))
     stated = vex.document(statements, [*bills, described], epoch_s=plan.epoch_s)
     made.append(_write_json(plan, f"slipway-{plan.version}.vex.cdx.json", stated))
-    made.append(_write(plan, "LICENSES.txt", bill.licence_list([*parts, *found])))
+    made.append(_write(plan, "LICENSES.txt", sbom.licence_list([*parts, *found])))
     made.append(_write(plan, "RELEASE-NOTES.md", notes(plan, has_image=root is not None)))
     made.append(_write(plan, "SHA256SUMS", sums(made)))
     return made
 
 
-def image_files(plan: ReleasePlan, root: Path) -> tuple[list[Path], str, list[bill.PackagePart], Json]:
+def image_files(plan: ReleasePlan, root: Path) -> tuple[list[Path], str, list[sbom.PackagePart], Json]:
     """Write the archive of the image whose files are in `root`, and its bill of materials.
 
     Return the files, the digest, the components and the bill.
@@ -97,14 +97,14 @@ def image_files(plan: ReleasePlan, root: Path) -> tuple[list[Path], str, list[bi
     digest = said.split()[-1]
     (site,) = root.glob("usr/local/lib/python3.*/site-packages")
     parts = [
-        *bill.plain_install(site, _lock(), EXTRAS_OF_IMAGE),
-        *bill.vendored(PAGES),
-        *bill.system(root, platform.python_version()),
+        *sbom.plain_install(site, _lock(), EXTRAS_OF_IMAGE),
+        *sbom.vendored(PAGES),
+        *sbom.system(root, platform.python_version()),
     ]
     purl = f"pkg:oci/slipway@{digest.replace(':', '%3A')}?arch={plan.architecture}"
-    subject = bill.PackagePart(name="slipway", version=plan.version, purl=purl, licence="Apache-2.0")
+    subject = sbom.PackagePart(name="slipway", version=plan.version, purl=purl, licence="Apache-2.0")
     properties = {"platform": f"linux/{plan.architecture}"}
-    described = bill.document(subject, "container", parts, epoch_s=plan.epoch_s, properties=properties)
+    described = sbom.document(subject, "container", parts, epoch_s=plan.epoch_s, properties=properties)
     return [archive, _write_json(plan, f"{stem}.cdx.json", described)], digest, parts, described
 
 
@@ -175,11 +175,11 @@ def _plugin_files(plan: ReleasePlan) -> list[Path]:
     return [packed, _write(plan, f"{krew.PROGRAM}-{plan.version}.yaml", text)]
 
 
-def _bill_of_wheel(plan: ReleasePlan) -> tuple[list[bill.PackagePart], Json]:
+def _bill_of_wheel(plan: ReleasePlan) -> tuple[list[sbom.PackagePart], Json]:
     """Return the bill of the plain install, on this machine's platform: its packages are those of this environment."""
-    parts = [*bill.plain_install(None, _lock()), *bill.vendored(PAGES)]
-    properties = {"extras": "none", "platform": bill.machine()}
-    return parts, bill.document(parts[0], "application", parts, epoch_s=plan.epoch_s, properties=properties)
+    parts = [*sbom.plain_install(None, _lock()), *sbom.vendored(PAGES)]
+    properties = {"extras": "none", "platform": sbom.machine()}
+    return parts, sbom.document(parts[0], "application", parts, epoch_s=plan.epoch_s, properties=properties)
 
 
 def _lock() -> list[lockfile.LockedPackage]:
@@ -293,7 +293,7 @@ def main(arguments: list[str]) -> int:
                 raise ReleaseError(f"the image cannot be made on {other}: {missing}")
         with tempfile.TemporaryDirectory() as folder:
             made = make(plan, None if words.without_image else make_root(Path(folder)))
-    except (ReleaseError, bill.UnknownPartError, vex.VexError) as error:
+    except (ReleaseError, sbom.UnknownPartError, vex.VexError) as error:
         sys.stderr.write(f"make release: {error}\n")
         return 1
     size = sum(file.stat().st_size for file in made)

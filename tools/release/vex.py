@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from tools.release.bill import SPACE
+from tools.release.sbom import SPACE
 
 Json = dict[str, Any]
 

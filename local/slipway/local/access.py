@@ -36,7 +36,7 @@ _FALLBACK_USER = "local"
 _UNFIT = re.compile(r"[^\x21-\x7e]")
 
 
-class Names(NamedTuple):
+class BrowserHosts(NamedTuple):
     """Host names for browsers: the host of the API and its pages, and the domain of the workloads' origins."""
 
     host: str
@@ -84,7 +84,7 @@ def make_session_key(layout: Layout) -> None:
         private_files.write(path, base64.urlsafe_b64encode(secrets.token_bytes(32)))
 
 
-def make_names(layout: Layout) -> Names:
+def make_browser_hosts(layout: Layout) -> BrowserHosts:
     """Return the folder's host names. They are created once, so that bookmarks work after a restart."""
     path: Path = layout.names
     try:
@@ -94,7 +94,7 @@ def make_names(layout: Layout) -> Names:
     if re.fullmatch(r"[0-9a-f]{16}", label) is None:
         label = secrets.token_hex(_NAME_BYTES)
         private_files.write(path, label.encode())
-    return Names(f"slipway-{label}.localhost", f"workloads-{label}.localhost")
+    return BrowserHosts(f"slipway-{label}.localhost", f"workloads-{label}.localhost")
 
 
 def _user() -> str:

@@ -26,7 +26,7 @@ READY_S = 20.0
 POLL_S = 0.05
 
 
-async def furnish(
+async def create_initial_objects(
     kube: KubeClient, clock: Clock, *, system_namespace: str, local_defaults: bool, workload_domain: str = ""
 ) -> None:
     """Create the missing objects. Waits until the API server answers and serves the CRDs.

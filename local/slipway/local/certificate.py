@@ -15,14 +15,14 @@ AHEAD = datetime.timedelta(days=1)
 """The certificate is valid from this long before now, in case a clock is set back."""
 
 
-class Issued(NamedTuple):
+class IssuedCertificate(NamedTuple):
     """PEM documents: the authority that clients trust, and the server's certificate with its key."""
 
     authority: bytes
     server: bytes
 
 
-def issue(now: float) -> Issued:
+def issue(now: float) -> IssuedCertificate:
     """Return a certificate for the loopback addresses and `localhost`; `now` is in seconds since the epoch."""
     # These imports are slow, and only `slipway up` needs them.
     from cryptography import x509
@@ -84,4 +84,4 @@ def issue(now: float) -> Issued:
     )
     pem = serialization.Encoding.PEM
     private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return Issued(authority.public_bytes(pem), server.public_bytes(pem) + private)
+    return IssuedCertificate(authority.public_bytes(pem), server.public_bytes(pem) + private)

@@ -74,7 +74,7 @@ class Layout:
         Raises:
             DeniedError: the folder belongs to another account.
         """
-        private_files.mend(self.folder)
+        private_files.fix_modes(self.folder)
         for folder in (
             self.tokens,
             self.session_keys,
@@ -85,7 +85,7 @@ class Layout:
             self.nodes,
         ):
             folder.mkdir(exist_ok=True, mode=private_files.FOLDER_MODE)
-            private_files.mend(folder)
+            private_files.fix_modes(folder)
 
     def read_state(self) -> StackState | None:
         """Return the state of the stack in this folder, or None when there is no stack."""

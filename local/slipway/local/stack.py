@@ -30,7 +30,7 @@ import msgspec
 from slipway.errors import InvalidError, UnavailableError
 from slipway.kube import client
 from slipway.local import access, certificate
-from slipway.local.bootstrap import furnish
+from slipway.local.bootstrap import create_initial_objects
 from slipway.local.layout import Layout, StackProcess, StackState, is_alive, register, unregister
 from slipway.local.node.disk import remove_sockets
 from slipway.local.node.logs import KEPT_BYTES
@@ -104,7 +104,7 @@ class Stack:
         self._kubernetes = ""
         self.token = ""
         """The token of the API and the local cluster; set by `start`."""
-        self._names = access.Names("", "")
+        self._names = access.BrowserHosts("", "")
         self._workload_token = ""
 
     @property
@@ -142,7 +142,7 @@ class Stack:
             )
         self.layout.make()
         self.token = access.make_token(self.layout, self._clock.now())
-        self._names = access.make_names(self.layout)
+        self._names = access.make_browser_hosts(self.layout)
         access.make_session_key(self.layout)
         self._workload_token = access.make_workload_token(self.layout)
         try:
@@ -248,7 +248,7 @@ class Stack:
             await self._spawn_nodes()
         async with client.connect(self.kubeconfig, clock=self._clock, random=self._random) as kube:
             local = not self.options.kubeconfig
-            await furnish(
+            await create_initial_objects(
                 kube,
                 self._clock,
                 system_namespace=SYSTEM_NAMESPACE,

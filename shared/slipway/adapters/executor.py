@@ -118,7 +118,7 @@ def main():
 sys.exit(main())
 '''
 
-Told = tuple[str, bytes]
+ReportedValue = tuple[str, bytes]
 """(kind, data): a pickled result, a pickled error, or a text."""
 _Line = tuple[int, int, int, str, str, str]
 """Rank, number of the piece, number of pieces, kind, code, piece."""
@@ -152,7 +152,7 @@ class RunFuture(Future[T]):
         return done
 
 
-class _Patience:
+class _FailureTimer:
     """How long something has failed without a break."""
 
     def __init__(self) -> None:
@@ -177,7 +177,7 @@ class _Call:
         self.future, self.mark, self.key = future, mark, key
         self.ended_s = 0.0
         """when its end was first seen, in monotonic seconds; 0 before"""
-        self.patience = _Patience()
+        self.patience = _FailureTimer()
 
 
 class SlipwayExecutor(Executor):
@@ -217,7 +217,7 @@ class SlipwayExecutor(Executor):
         """{allocation id: its call}"""
         self._is_closed = False
         self._thread: threading.Thread | None = None
-        self._patience = _Patience()
+        self._patience = _FailureTimer()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Launch one call; the future has its `allocation_id`."""
@@ -277,15 +277,15 @@ class SlipwayExecutor(Executor):
         files.append({"path": _SCRIPT, "content": program})
         return self._client.run([*self._python, _SCRIPT], key=mark.rstrip(":"), files=files, labels=labels, **rest)
 
-    def _told(self, id_: str, call: _Call) -> dict[int, Told]:
+    def _told(self, id_: str, call: _Call) -> dict[int, ReportedValue]:
         """Return {rank: its result} of the ranks whose results are complete, signed or not."""
         if self._folder:
             return self._from_folder(call)
         lines = self._client.logs(id_, search=call.mark, stream="stdout")
-        told = told_by((line.text for line in lines), call.mark, call.key)
+        told = values_in((line.text for line in lines), call.mark, call.key)
         return {rank: each for rank, each in told.items() if each is not _FORGED or rank in range(self._ranks)}
 
-    def _outcome(self, view: AllocationView, told: Mapping[int, Told]) -> Any:
+    def _outcome(self, view: AllocationView, told: Mapping[int, ReportedValue]) -> Any:
         """Return the result of a call that has ended. Raises the exception of the call, or CallFailedError."""
         id_ = view.id
         for rank, (kind, data) in sorted(told.items(), key=lambda each: (each[1] is _FORGED, each[0])):
@@ -304,8 +304,8 @@ class SlipwayExecutor(Executor):
         results = [pickle.loads(told[rank][1]) for rank in range(self._ranks)]  # noqa: S301 - see the head of the module
         return results if "ranks" in self._launch else results[0]
 
-    def _from_folder(self, call: _Call) -> dict[int, Told]:
-        found: dict[int, Told] = {}
+    def _from_folder(self, call: _Call) -> dict[int, ReportedValue]:
+        found: dict[int, ReportedValue] = {}
         for rank in range(self._ranks):
             with contextlib.suppress(FileNotFoundError):
                 raw = Path(self._folder, call.mark.rstrip(":"), f"result-{rank}").read_bytes()
@@ -425,7 +425,7 @@ def program_of(mark: str, key: bytes, folder: str = "") -> str:
     )
 
 
-def told_by(texts: Iterable[str], mark: str, key: bytes) -> dict[int, Told]:
+def values_in(texts: Iterable[str], mark: str, key: bytes) -> dict[int, ReportedValue]:
     """Return {rank: its result} from these lines of the log, for the ranks whose results are complete."""
     pieces: dict[tuple[int, int, str, str], dict[int, str]] = {}
     for text in texts:
@@ -437,7 +437,7 @@ def told_by(texts: Iterable[str], mark: str, key: bytes) -> dict[int, Told]:
             continue
         if is_marked:
             pieces.setdefault((rank, count, kind, code), {})[number] = piece
-    found: dict[int, Told] = {}
+    found: dict[int, ReportedValue] = {}
     for (rank, count, kind, code), parts in pieces.items():
         if len(parts) == count and sorted(parts) == list(range(count)):
             told = _checked(rank, kind, code, "".join(parts[number] for number in range(count)), key)
@@ -446,7 +446,7 @@ def told_by(texts: Iterable[str], mark: str, key: bytes) -> dict[int, Told]:
     return found
 
 
-def _checked(rank: int, kind: str, code: str, text: str, key: bytes) -> Told:
+def _checked(rank: int, kind: str, code: str, text: str, key: bytes) -> ReportedValue:
     """Return the result of a rank if it has signed it, else an error text."""
     try:
         data = base64.b64decode(text, validate=True)
@@ -456,5 +456,5 @@ def _checked(rank: int, kind: str, code: str, text: str, key: bytes) -> Told:
     return (kind, data) if hmac.compare_digest(signed.encode(), code.encode()) else _FORGED
 
 
-def _has_failure(told: Mapping[int, Told]) -> bool:
+def _has_failure(told: Mapping[int, ReportedValue]) -> bool:
     return any(kind != "result" for kind, _ in told.values())

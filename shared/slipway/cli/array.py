@@ -93,7 +93,7 @@ def common_of(body: Json, array: Array) -> Json:
     return {"job": body["name"], **body, "env": {COUNT: str(len(array.indexes)), **body.get("env", {})}}
 
 
-def words_for_the_rest(words: Sequence[str], common: Json, *, left: Sequence[int], key: str) -> str:
+def command_for_the_rest(words: Sequence[str], common: Json, *, left: Sequence[int], key: str) -> str:
     """Return the command that launches the remaining indexes, which are `left`, and none of them twice.
 
     It is `words`, with the values that the first command generated written as options."""

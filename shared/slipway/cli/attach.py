@@ -18,7 +18,7 @@ from concurrent.futures import TimeoutError as NotYetError
 from contextlib import contextmanager
 
 from slipway.cli.columns import one_line
-from slipway.cli.remote import PIECE_BYTES, STDERR, Remote, RemoteSession
+from slipway.cli.remote import PIECE_BYTES, STDERR, SessionConnection, SessionRequest
 from slipway.cli.terminal import Terminal
 from slipway.sdk.address import ServerAddress
 
@@ -31,10 +31,10 @@ _LOOK_S = 0.2
 class Attachment:
     """One session that is attached to this terminal."""
 
-    def __init__(self, terminal: Terminal, server: ServerAddress, path: str, wanted: RemoteSession) -> None:
+    def __init__(self, terminal: Terminal, server: ServerAddress, path: str, wanted: SessionRequest) -> None:
         self._terminal = terminal
         self._is_tty = wanted.tty
-        self._remote = Remote(server, path, wanted, write_out)
+        self._remote = SessionConnection(server, path, wanted, write_out)
         self._remote.lost, self._remote.found = self._on_lost, self._on_found
         self._is_lost = False
         self._detached = asyncio.Event()
@@ -48,7 +48,7 @@ class Attachment:
         """Run until the program has ended or the user detaches; return the exit code, or None after a detach.
 
         Raises:
-            ControlPlaneError: see `Remote.run`.
+            ControlPlaneError: see `SessionConnection.run`.
         """
         with raw_terminal() if self._is_tty else contextlib.nullcontext():
             return asyncio.run(self._run())

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 from slipway.cli import labels
 from slipway.cli.http import Api
 from slipway.errors import NotFoundError
-from slipway.sdk.log_lines import LinesOnce
+from slipway.sdk.log_lines import LineDeduplicator
 from slipway.sdk.sse import ServerSentEvent
 
 Json = dict[str, Any]
@@ -24,19 +24,19 @@ INBOX_MAX = 10_000
 JOIN_S = 2.0
 
 
-class News(NamedTuple):
+class StreamMessage(NamedTuple):
     """One message of a thread: an entry, or the end of its stream."""
 
     kind: str
     value: Any
 
 
-class Background:
+class BackgroundStreams:
     """Threads that read streams into one inbox."""
 
     def __init__(self, connect: Callable[[], Api]) -> None:
         self._connect = connect
-        self._inbox = queue.Queue[News](INBOX_MAX)
+        self._inbox = queue.Queue[StreamMessage](INBOX_MAX)
         self._threads: list[tuple[threading.Thread, Api]] = []
         self._closing = threading.Event()
 
@@ -48,18 +48,18 @@ class Background:
             error: Exception | None = None
             try:
                 for entry in entries(api):
-                    self._put(News(kind, entry))
+                    self._put(StreamMessage(kind, entry))
             except Exception as exc:  # noqa: BLE001 - the thread that reads the inbox raises it
                 error = exc
             finally:
                 api.close()
-            self._put(News(f"{kind}-over", error))
+            self._put(StreamMessage(f"{kind}-over", error))
 
         thread = threading.Thread(target=work, name=kind, daemon=True)
         self._threads.append((thread, api))
         thread.start()
 
-    def next(self, timeout_s: float) -> News | None:
+    def next(self, timeout_s: float) -> StreamMessage | None:
         """Return the next message; None when none arrives in `timeout_s`."""
         try:
             return self._inbox.get(timeout=timeout_s)
@@ -74,7 +74,7 @@ class Background:
         for thread, _ in self._threads:
             thread.join(JOIN_S)
 
-    def _put(self, news: News) -> None:
+    def _put(self, news: StreamMessage) -> None:
         """Put a message. A full inbox slows the stream down; a closed one drops the message."""
         while not self._closing.is_set():
             try:
@@ -113,7 +113,7 @@ def lines_of(api: Api, id_: str, query: Json | None = None) -> Iterator[ServerSe
     """Yield the log lines of an allocation until it has ended, each line once."""
     path = f"/allocations/{id_}"
     asking = api.again()
-    once, opened = LinesOnce(), 0
+    once, opened = LineDeduplicator(), 0
     try:
         wanted = {**(query or {}), "follow": "true"}
         for entry in api.stream(f"{path}/logs", wanted, is_over=lambda: _is_over(asking, path)):

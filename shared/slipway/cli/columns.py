@@ -69,7 +69,7 @@ def words_of(text: str) -> list[str]:
     return found
 
 
-def harmless(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Return `text` with an escape (`\\x1b`) for each character that controls a terminal, except tabs and newlines."""
     return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
 
@@ -86,7 +86,7 @@ def only_colours(text: str) -> str:
     return kept if last.startswith(("\x1b[m", "\x1b[0m")) else f"{kept}\x1b[0m"
 
 
-def harmless_json(text: str) -> str:
+def escape_controls_in_json(text: str) -> str:
     """Return JSON with JSON escapes for these characters; its meaning is the same."""
     return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
@@ -97,7 +97,7 @@ def one_line(text: str) -> str:
     A line break would end the row of a table, and other characters would move the cursor."""
     if text.isprintable():
         return text
-    return harmless("".join(" " if ord(each) < 0x20 or 0x7F <= ord(each) < 0xA0 else each for each in text))
+    return escape_controls("".join(" " if ord(each) < 0x20 or 0x7F <= ord(each) < 0xA0 else each for each in text))
 
 
 def _clusters(text: str) -> Iterator[tuple[str, int]]:

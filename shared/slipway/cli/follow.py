@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from slipway.cli import labels, main
-from slipway.cli.background import Background, events_of, lines_of
+from slipway.cli.background import BackgroundStreams, events_of, lines_of
 from slipway.cli.columns import one_line
 from slipway.cli.terminal import RANK_COLOURS
 from slipway.cli.verb import CliSession, command_line
@@ -25,7 +25,7 @@ LOGS_END_S = 6.0
 """Seconds to wait for more log lines, after the end and after each line that arrives."""
 
 
-class Following:
+class AllocationFollower:
     """One allocation that the command follows."""
 
     def __init__(self, session: CliSession, view: Json, *, with_logs: bool) -> None:
@@ -41,7 +41,7 @@ class Following:
 
     def run(self) -> int:
         """Follow the allocation to its end; return the exit code."""
-        with Background(self.session.connect) as background:
+        with BackgroundStreams(self.session.connect) as background:
             background.read("events", lambda api: events_of(api, self.id))
             if self._with_logs:
                 background.read("logs", lambda api: lines_of(api, self.id))
@@ -52,7 +52,7 @@ class Following:
 
     # --- showing --------------------------------------------------------------------------------------------------
 
-    def _attend(self, background: Background) -> int:
+    def _attend(self, background: BackgroundStreams) -> int:
         terminal = self.session.terminal
         until = 0.0
         while not (self._has_ended and (self._logs_over or time.monotonic() > until)):
@@ -129,7 +129,7 @@ class Following:
 
     # --- Ctrl-C ---------------------------------------------------------------------------------------------------
 
-    def _detach(self, background: Background) -> int:
+    def _detach(self, background: BackgroundStreams) -> int:
         terminal = self.session.terminal
         try:
             # This is inside the `try`, because the second Ctrl-C may follow at once.
@@ -183,7 +183,7 @@ def wait_until(session: CliSession, id_: str, goal: str, timeout_s: float | None
     deadline = time.monotonic() + timeout_s if timeout_s is not None else None
     path = f"/allocations/{id_}"
     away_since: float | None = None
-    with Background(session.connect) as background:
+    with BackgroundStreams(session.connect) as background:
         # Each event ends the wait early. Without an event stream, the allocation is read every `LOOK_S`.
         background.read("events", lambda api: events_of(api, id_))
         while True:

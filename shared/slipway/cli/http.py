@@ -36,7 +36,7 @@ from slipway.model.lifecycle import Kind
 from slipway.sdk import refusals
 from slipway.sdk.address import ServerAddress
 from slipway.sdk.retries import UNKNOWN, RetryBudget, Tries, chance, is_read, is_repeatable, is_without_effect
-from slipway.sdk.sse import LINE_BYTES_MAX, SILENCE_S, EventParser, ServerSentEvent, StreamCourse
+from slipway.sdk.sse import LINE_BYTES_MAX, SILENCE_S, EventParser, ResumableStream, ServerSentEvent
 
 Json = dict[str, Any]
 Query = Mapping[str, Any]
@@ -103,7 +103,7 @@ class ApiResponse(NamedTuple):
         return cast("Json", found)
 
 
-class _Told:
+class _ProgressReader:
     """A file that reports how many bytes of it were read."""
 
     def __init__(self, file: BinaryIO, tell: Callable[[int], None]) -> None:
@@ -119,7 +119,7 @@ class _Told:
         return block
 
 
-class _NothingLeft(Exception):
+class _EndOfStream(Exception):
     """Raised when the server says that the stream has no more entries."""
 
 
@@ -253,7 +253,7 @@ class Api:
         while True:
             file.seek(0)
             try:
-                response = self._put(target, _Told(file, tell), headers)
+                response = self._put(target, _ProgressReader(file, tell), headers)
                 answer = _answer_of(response)
                 if answer.status < 300:
                     return answer
@@ -286,7 +286,7 @@ class Api:
 
         A server that is stopped ends its streams as a completed stream ends: `is_over` distinguishes the two.
         """
-        course = StreamCourse(after, patience_s=PATIENCE_S, pause_s=PAUSE_S)
+        course = ResumableStream(after, patience_s=PATIENCE_S, pause_s=PAUSE_S)
         while True:
             broken: Exception = UnavailableError(f"{self.server.url} ended the stream too early")
             try:
@@ -295,7 +295,7 @@ class Api:
                     yield entry
                 if self._is_aborted.is_set() or is_over():
                     return
-            except _NothingLeft:
+            except _EndOfStream:
                 return
             except TransientError as exc:
                 broken = exc
@@ -306,7 +306,7 @@ class Api:
             if self._is_aborted.wait(course.pause_after(broken, time.monotonic())):
                 return
 
-    def _events(self, path: str, query: Query | None, course: StreamCourse) -> Iterator[ServerSentEvent]:
+    def _events(self, path: str, query: Query | None, course: ResumableStream) -> Iterator[ServerSentEvent]:
         """Yield the entries of one connection. Raises a ConnectionError when the connection breaks."""
         target = self.target(path, query)
         extra = {"Accept": "text/event-stream"} | ({"Last-Event-ID": course.last} if course.last else {})
@@ -318,7 +318,7 @@ class Api:
         course.opened(time.monotonic())
         self.streams_opened += 1
         if response.status == http.client.NO_CONTENT:
-            raise _NothingLeft
+            raise _EndOfStream
         with response:
             yield from _entries(response, course)
 
@@ -377,7 +377,12 @@ class Api:
         return made
 
     def _send(
-        self, method: str, target: str, payload: "bytes | _Told | None", headers: Mapping[str, str], timeout_s: float
+        self,
+        method: str,
+        target: str,
+        payload: "bytes | _ProgressReader | None",
+        headers: Mapping[str, str],
+        timeout_s: float,
     ) -> http.client.HTTPResponse:
         for name, value in headers.items():
             if any(ord(letter) > 255 for letter in value):
@@ -390,7 +395,7 @@ class Api:
         self.server_version = response.getheader(VERSION_HEADER) or self.server_version
         return response
 
-    def _put(self, target: str, body: "_Told", headers: Mapping[str, str]) -> http.client.HTTPResponse:
+    def _put(self, target: str, body: "_ProgressReader", headers: Mapping[str, str]) -> http.client.HTTPResponse:
         """Send a body. If the server answers before it has read it all, return that answer, not the broken pipe."""
         try:
             return self._send("PUT", target, body, headers, UPLOAD_S)
@@ -529,7 +534,7 @@ def _answer_of(response: http.client.HTTPResponse) -> ApiResponse:
     return ApiResponse(response.status, body, dict(response.getheaders()))
 
 
-def _entries(response: http.client.HTTPResponse, course: StreamCourse) -> Iterator[ServerSentEvent]:
+def _entries(response: http.client.HTTPResponse, course: ResumableStream) -> Iterator[ServerSentEvent]:
     """Yield the entries of one answer, as they arrive."""
     parser = EventParser(course.stands_at)
     while raw := response.readline(LINE_BYTES_MAX):

@@ -10,7 +10,7 @@ from typing import Any, cast
 from slipway.cli.columns import one_line
 from slipway.model.exitcodes import signal_name
 from slipway.model.resources import Resources
-from slipway.model.standing import word_for
+from slipway.model.state_words import word_for
 
 Json = dict[str, Any]
 

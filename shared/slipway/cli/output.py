@@ -7,7 +7,7 @@ import argparse
 import json
 from typing import Any, Protocol, cast
 
-from slipway.cli.columns import harmless, harmless_json
+from slipway.cli.columns import escape_controls, escape_controls_in_json
 from slipway.cli.http import Api, ApiResponse, Query
 from slipway.cli.terminal import Terminal
 
@@ -39,7 +39,7 @@ def write(terminal: Terminal, form: str, answer: ApiResponse) -> None:
     if form == "yaml":
         terminal.raw(yaml_text(answer.json()))
         return
-    body = harmless_json(answer.body.decode(errors="replace"))
+    body = escape_controls_in_json(answer.body.decode(errors="replace"))
     terminal.raw(body if body.endswith("\n") else body + "\n")
 
 
@@ -48,7 +48,7 @@ def yaml_text(value: Any) -> str:
     import yaml
 
     text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
-    return text if harmless(text) == text else yaml.safe_dump(value, sort_keys=False)
+    return text if escape_controls(text) == text else yaml.safe_dump(value, sort_keys=False)
 
 
 def listed(api: Api, path: str, query: Query | None = None) -> ApiResponse:

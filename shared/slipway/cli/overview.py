@@ -21,7 +21,7 @@ EVERYBODY = "*"
 NODE_COLUMNS, ID_COLUMNS, QUEUE_COLUMNS = 24, 32, 24
 
 
-class ClusterLook(NamedTuple):
+class ClusterOverview(NamedTuple):
     """The answers of the API at one moment. `has_more`: the user has more work than `work` contains."""
 
     nodes: list[Json]
@@ -42,7 +42,7 @@ class _Section(NamedTuple):
 
 
 def page(
-    look: ClusterLook, moment: datetime, *, width: int = 0, height: int = 0, paint: Paint | None = None
+    look: ClusterOverview, moment: datetime, *, width: int = 0, height: int = 0, paint: Paint | None = None
 ) -> list[str]:
     """Return at most `height` lines, each cut at `width` columns (0: no limit). `paint(head, cell)` colours a cell.
 
@@ -78,7 +78,7 @@ def _shares(wanted: Sequence[int], room: int) -> list[int]:
     return shares
 
 
-def _totals(look: ClusterLook) -> str:
+def _totals(look: ClusterOverview) -> str:
     whole, used = (sum(int(node[name]) for node in look.nodes) for name in ("gpus", "gpusUsed"))
     waiting = sum(int(queue["pending"]) for queue in look.queues)
     running = sum(int(queue["live"]) for queue in look.queues)
@@ -157,12 +157,12 @@ def _owned(queue: Json) -> str:
     return str(nominal.get(labels.GPU, "-"))
 
 
-def _note(look: ClusterLook, view: Json) -> str:
+def _note(look: ClusterOverview, view: Json) -> str:
     is_idle = look.use.rows.get(str(view["id"]), {}).get("isIdle", False)
     return f"GPUs idle for {format_duration(look.use.idle_s)}" if is_idle else labels.note_of(view)
 
 
-def _work(look: ClusterLook, moment: datetime, width: int) -> _Section:
+def _work(look: ClusterOverview, moment: datetime, width: int) -> _Section:
     is_all = look.user == EVERYBODY
     rows = [
         [

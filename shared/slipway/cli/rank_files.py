@@ -79,7 +79,7 @@ mv -f -- "$w/content" "./$n" || exit {_Code.NO_WRITE}
 """
 """The script that reads a tar stream. Its last entry, `complete`, shows that the stream is whole."""
 
-Told = Callable[[int, int], None]
+ReportProgress = Callable[[int, int], None]
 """A function that is called with (bytes so far, total bytes; 0: unknown)."""
 
 
@@ -109,7 +109,7 @@ class RankPath(NamedTuple):
 class RankFiles:
     """Copies files between this machine and the ranks of one server. It calls `told` with the progress."""
 
-    def __init__(self, server: ServerAddress, user: str, told: Told) -> None:
+    def __init__(self, server: ServerAddress, user: str, told: ReportProgress) -> None:
         self._server = server
         self._user = user
         self._told = told

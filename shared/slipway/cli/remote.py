@@ -36,7 +36,7 @@ _GONE, _NO_SESSION = (401, 403, 404, 410), 4404
 STDOUT, STDERR = 1, 2
 
 
-class RemoteSession(NamedTuple):
+class SessionRequest(NamedTuple):
     """The session to open: an existing one, or a new one."""
 
     session: str = ""
@@ -44,11 +44,11 @@ class RemoteSession(NamedTuple):
     tty: bool = True
 
 
-class Remote:
+class SessionConnection:
     """One session. `show` receives (stream, bytes); `lost` is called at the loss of a connection, `found` after it."""
 
     def __init__(
-        self, server: ServerAddress, path: str, wanted: RemoteSession, show: Callable[[int, bytes], None]
+        self, server: ServerAddress, path: str, wanted: SessionRequest, show: Callable[[int, bytes], None]
     ) -> None:
         self._server = server
         self._url = sockets.url_of(server, f"{path}terminal")

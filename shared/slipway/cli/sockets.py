@@ -32,7 +32,7 @@ async def connect(
     from websockets.asyncio.client import connect as open_socket
     from websockets.typing import Subprotocol
 
-    class Once(open_socket):
+    class NoRedirects(open_socket):
         """Refuses redirects: a workload may send one, but the user's input must be sent to the server only."""
 
         def process_redirect(self, exc: Exception) -> Exception | str:
@@ -42,7 +42,7 @@ async def connect(
     headers = {"X-Slipway-User": user} if user else {}
     if credential is not None:
         headers["Authorization"] = f"Bearer {credential.token()}"
-    return await Once(
+    return await NoRedirects(
         url,
         additional_headers=headers,
         subprotocols=[Subprotocol(protocol)],

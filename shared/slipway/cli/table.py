@@ -52,7 +52,7 @@ def pairs(items: Sequence[tuple[str, str]], *, width: int = 0, paint: Callable[[
     return "\n".join(lines)
 
 
-def broken(line: str, width: int) -> str:
+def wrapped(line: str, width: int) -> str:
     """Return `line` wrapped at `width` columns (0: one line).
 
     Lines after the first are indented by two more columns. Line ends inside `line` become spaces."""

@@ -15,8 +15,8 @@ import sys
 import threading
 from typing import TextIO
 
-from slipway.cli.columns import cut, harmless, one_line, only_colours
-from slipway.model.standing import JOB_STANDINGS, RANK_STANDINGS, STANDINGS, Tone
+from slipway.cli.columns import cut, escape_controls, one_line, only_colours
+from slipway.model.state_words import JOB_STATE_WORDS, RANK_STATE_WORDS, STATE_WORDS, Tone
 
 WIDTH = 80
 _CODES = {"red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36, "dim": 2, "bold": 1}
@@ -30,7 +30,7 @@ _TONES = {
     Tone.BAD: "red",
     Tone.NEUTRAL: "",
 }
-STATE_COLOURS = {each.word: _TONES[each.tone] for each in (*RANK_STANDINGS, *JOB_STANDINGS, *STANDINGS)}
+STATE_COLOURS = {each.word: _TONES[each.tone] for each in (*RANK_STATE_WORDS, *JOB_STATE_WORDS, *STATE_WORDS)}
 
 
 class Terminal:
@@ -92,7 +92,7 @@ class Terminal:
 
     def shown(self, text: str) -> str:
         """Return `text` for printing: with the colours of `paint`, and no other control sequence."""
-        return self._coloured(harmless(text))
+        return self._coloured(escape_controls(text))
 
     def _coloured(self, text: str) -> str:
         return self._marks.sub(lambda found: f"\x1b[{found[1]}m", text)

@@ -49,7 +49,7 @@ def unpack(stream: BinaryIO, folder: Path, moved: Callable[[int], None]) -> Unpa
         PermanentError: the archive is damaged, exceeds a limit, or contains a path that leads outside.
         OSError: a file cannot be written.
     """
-    work = _Work(folder, moved)
+    work = _Unpacking(folder, moved)
     try:
         with BoundedTar.open(fileobj=stream, mode="r|") as archive:
             for member in archive:
@@ -70,7 +70,7 @@ class _Folder(NamedTuple):
     mtime: float
 
 
-class _Work:
+class _Unpacking:
     def __init__(self, folder: Path, moved: Callable[[int], None]) -> None:
         self._folder = folder
         self._moved = moved

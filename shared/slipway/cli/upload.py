@@ -38,7 +38,7 @@ def add_options(parser: argparse._ArgumentGroup) -> None:  # pyright: ignore[rep
     )
 
 
-def bring(session: CliSession, body: Json, arguments: argparse.Namespace) -> None:
+def add_files(session: CliSession, body: Json, arguments: argparse.Namespace) -> None:
     """Put the files into the launch body, or upload them and set the id of the context in the body."""
     if not arguments.context and not arguments.include:
         return

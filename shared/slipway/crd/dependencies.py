@@ -74,7 +74,7 @@ def names_of(wanted: str) -> tuple[str, ...]:
     return (wanted,) if parts is None else (parts[0], wanted)
 
 
-def is_the_one(found: Allocation, wanted: str, *, by_name: bool) -> bool:
+def is_dependency_target(found: Allocation, wanted: str, *, by_name: bool) -> bool:
     """Whether `found` is the allocation that a dependency names; a restored one is also known by its former ids."""
     former = found.metadata.annotations.get(ANNOTATION_FORMER_IDS, "").split(",")
     return (

@@ -12,13 +12,13 @@ import msgspec
 
 from slipway.crd import dependencies
 from slipway.crd.homes import home_claim
-from slipway.crd.members import growth_of, left_ranks, members, restarts_ranks
+from slipway.crd.members import departed_ranks, growth_of, members, restarts_ranks
 from slipway.crd.meta import ANNOTATION_TRACE, ANNOTATION_USER, TEARDOWN_FINALIZER, ObjectMeta, condition_of
 from slipway.crd.pools import AutoscalingSpec
 from slipway.crd.resolve import Resolved, resolve
-from slipway.crd.roleresources import is_extended, object_of, objects_of, pod_ask
+from slipway.crd.roleresources import is_extended, object_of, objects_of, pod_resources
 from slipway.crd.transitions import (
-    held_up_since,
+    blocked_since,
     is_admitted,
     is_released,
     leaving_ranks,
@@ -56,6 +56,7 @@ from slipway.model.facts import (
     AutoscalingFact,
     BudgetFact,
     FairShareFact,
+    FirstStatusFact,
     FlavorFact,
     JobFact,
     PoolFact,
@@ -63,12 +64,11 @@ from slipway.model.facts import (
     RoleFact,
     Toleration,
     TopologyFact,
-    Untouched,
     WindowFact,
 )
 from slipway.model.lifecycle import RANK_ENDS, Phase, RankState
 from slipway.model.limitrange import Ranges
-from slipway.model.podresources import UNSTATED, PodAsk, scored_requests
+from slipway.model.podresources import UNSTATED, PodResources, scored_requests
 from slipway.model.quantity import parse_quantity
 from slipway.model.ranklabels import labels_if_named
 from slipway.model.resources import GPU, GPU_MILLI, Resources, gpus_of, scale_of
@@ -82,7 +82,7 @@ WINDOW_DAYS_MAX = 92
 _NO_STATUS = AllocationStatus()
 
 
-class Understood(msgspec.Struct, frozen=True, kw_only=True):
+class SpecFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a fact that comes from the resolved spec: it is costly to compute."""
 
     roles: tuple[RoleFact, ...]
@@ -92,7 +92,7 @@ class Understood(msgspec.Struct, frozen=True, kw_only=True):
     spec_hash: str
 
 
-def understood(allocation: Allocation, pool: ResourcePool | None, ranges: Ranges = ()) -> Understood:
+def spec_facts(allocation: Allocation, pool: ResourcePool | None, ranges: Ranges = ()) -> SpecFacts:
     """Return the spec of `allocation` as the planner reads it.
 
     `pool` (None when it does not exist) has the defaults; `ranges` are the LimitRanges of its namespace.
@@ -101,7 +101,7 @@ def understood(allocation: Allocation, pool: ResourcePool | None, ranges: Ranges
     resolved = resolve(allocation, pool or ResourcePool(metadata=meta))
     roles, invalid = _roles(resolved, meta, ranges)
     minimum = resolved.spec.min_available or sum(role.count for role in roles) or 1
-    return Understood(
+    return SpecFacts(
         roles=roles,
         invalid=invalid,
         out_of_range=_out_of_range(resolved, ranges) if ranges and not invalid else "",
@@ -115,12 +115,12 @@ def allocation_fact(
     pool: ResourcePool | None,
     *,
     ranges: Ranges = (),
-    known: AllocationFact | Understood | None = None,
+    known: AllocationFact | SpecFacts | None = None,
 ) -> AllocationFact:
     """The fact of an allocation; `pool` (None when it does not exist) has the defaults. `known` is the result for the
     same spec, pool spec and LimitRanges (`ranges`): with it the spec is not resolved again."""
     meta, spec, status = allocation.metadata, allocation.spec, allocation.status
-    known, standing = known or understood(allocation, pool, ranges), _standing(allocation)
+    known, standing = known or spec_facts(allocation, pool, ranges), _placed_ranks(allocation)
     (gate, gate_message), growth, home = gate_of(allocation), growth_of(allocation), home_claim(allocation)
     return AllocationFact(
         namespace=meta.namespace,
@@ -153,7 +153,7 @@ def allocation_fact(
         released=is_released(allocation),
         stopping=stop_reason(allocation) is not None,
         leaving_ranks=leaving_ranks(allocation),
-        left_ranks=left_ranks(allocation),
+        left_ranks=departed_ranks(allocation),
         told_ends=standing.told_ends,
         growth_decision=growth.decision_id if growth is not None else "",
         is_elastic=status.admission is None or status.admission.elastic,
@@ -182,7 +182,7 @@ def allocation_fact(
     )
 
 
-class _Standing(msgspec.Struct, frozen=True, kw_only=True):
+class _PlacedRanks(msgspec.Struct, frozen=True, kw_only=True):
     """The ranks that have a node."""
 
     placements: dict[int, str] = {}
@@ -192,7 +192,7 @@ class _Standing(msgspec.Struct, frozen=True, kw_only=True):
     failed: tuple[int, ...] = ()
 
 
-def _standing(allocation: Allocation) -> _Standing:
+def _placed_ranks(allocation: Allocation) -> _PlacedRanks:
     """Return the nodes of the ranks of an admitted attempt, and which ranks have ended."""
     ranks = dict(enumerate(allocation.status.ranks or ()))
     over = {rank: found for rank, found in ranks.items() if found.phase in RANK_ENDS}
@@ -205,7 +205,7 @@ def _standing(allocation: Allocation) -> _Standing:
         first = {member.rank for member in there if not member.grown and member.restart is None}
         same = first | {member.rank for member in there if _pod_of(over, member.rank) == member.pod_uid}
         over = {rank: found for rank, found in over.items() if rank in same}
-    return _Standing(
+    return _PlacedRanks(
         placements={member.rank: member.placement.node for member in there if member.placement.node},
         devices={member.rank: tuple(member.placement.device) for member in there if member.placement.device},
         told_ends=tuple(member.rank for member in there if member.grown or keeps_places),
@@ -470,7 +470,7 @@ def gate_of(allocation: Allocation) -> tuple[str, str]:
     return "", ""
 
 
-def _untouched(allocation: Allocation) -> Untouched | None:
+def _untouched(allocation: Allocation) -> FirstStatusFact | None:
     meta, status = allocation.metadata, allocation.status
     told_at = ""
     if status != _NO_STATUS:
@@ -487,7 +487,7 @@ def _untouched(allocation: Allocation) -> Untouched | None:
             return None
     if TEARDOWN_FINALIZER not in meta.finalizers:
         return None
-    return Untouched(
+    return FirstStatusFact(
         created_at=meta.creation_timestamp or "",
         generation=meta.generation,
         user=meta.annotations.get(ANNOTATION_USER),
@@ -518,7 +518,7 @@ def deadlines_of(allocation: Allocation) -> dict[str, float]:
     known = {name: _epoch(at) for name, at in status.deadlines.items()}
     timeout = allocation.spec.pending_timeout
     since = waiting_since(allocation)
-    since = held_up_since(allocation) if since is None else since
+    since = blocked_since(allocation) if since is None else since
     if timeout and since is not None:
         known["pending"] = since + stored_duration(timeout)
     return known
@@ -531,13 +531,13 @@ def _roles(resolved: Resolved, meta: ObjectMeta, ranges: Ranges) -> tuple[tuple[
     return tuple(_role(role, resolved, meta, ranges) for role in resolved.spec.ranks), ""
 
 
-def role_ask(role: RoleSpec, spec: AllocationSpec, ranges: Ranges = ()) -> PodAsk:
+def role_resources(role: RoleSpec, spec: AllocationSpec, ranges: Ranges = ()) -> PodResources:
     """Return the resources of a rank's pod as the API server stores it.
 
     `role` is a role of the complete `spec`; `ranges` are the LimitRanges of the namespace.
     """
     template = role.template or spec.template
-    asked = pod_ask(role, template, fetches=bool(spec.context), waits=bool(role.depends_on))
+    asked = pod_resources(role, template, fetches=bool(spec.context), waits=bool(role.depends_on))
     return limitrange.completed(asked, ranges)
 
 
@@ -545,7 +545,7 @@ def _out_of_range(resolved: Resolved, ranges: Ranges) -> str:
     """Return why a LimitRange refuses the pods of a role, for the first such role; empty when there is none."""
     roles = resolved.spec.ranks
     for role in roles:
-        refusal = limitrange.refusal(role_ask(role, resolved.spec, ranges), ranges)
+        refusal = limitrange.refusal(role_resources(role, resolved.spec, ranges), ranges)
         if refusal:
             return f"role {role.name}: {refusal}" if len(roles) > 1 else refusal
     return ""
@@ -553,7 +553,7 @@ def _out_of_range(resolved: Resolved, ranges: Ranges) -> str:
 
 def _role(role: RoleSpec, resolved: Resolved, meta: ObjectMeta, ranges: Ranges) -> RoleFact:
     template = role.template or resolved.spec.template
-    ask = role_ask(role, resolved.spec, ranges)
+    ask = role_resources(role, resolved.spec, ranges)
     requests = ask.requests()
     pod_spec = object_of(template.get("spec"))
     labels = object_of(object_of(template.get("metadata")).get("labels"))

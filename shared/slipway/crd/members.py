@@ -78,7 +78,7 @@ def pod_uids(allocation: Allocation) -> frozenset[str]:
     return frozenset((*release.pod_uids, *(grown.pod_uids if grown is not None else ()), *restarted))
 
 
-def left_ranks(allocation: Allocation) -> tuple[int, ...]:
+def departed_ranks(allocation: Allocation) -> tuple[int, ...]:
     """Return the evicted ranks when all of them have ended and this is published: a growth may use their places. Else
     empty."""
     shrink = allocation.status.shrink
@@ -119,7 +119,7 @@ def below_count(allocation: Allocation, gpus: Sequence[int] = ()) -> str:
     `gpus` are the whole GPUs of each rank; empty when they are not known.
     """
     status, grown = allocation.status, growth_of(allocation)
-    have = {member.rank for member in members(allocation)} - set(left_ranks(allocation))
+    have = {member.rank for member in members(allocation)} - set(departed_ranks(allocation))
     missing = [rank for rank in range(rank_count(allocation)) if rank not in have]
     if status.phase is not Phase.RUNNING or not have or not missing:
         return ""

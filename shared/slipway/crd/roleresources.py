@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from slipway.crd.meta import ANNOTATION_CHECKPOINTS, ANNOTATION_MAIN_CONTAINER
 from slipway.crd.v1alpha1 import RoleSpec
-from slipway.model.podresources import NOTHING, ContainerAsk, PodAsk, Quantities
+from slipway.model.podresources import NOTHING, ContainerResources, PodResources, Quantities
 from slipway.model.resources import CPU, MEMORY, Resources
 
 MAIN_CONTAINER = "main"
@@ -96,27 +96,29 @@ def overlaid(base: JsonMap, over: JsonMap) -> NormalResources:
     return {part: quantities for part, quantities in merged.items() if quantities}
 
 
-def pod_ask(role: RoleSpec, template: JsonMap, *, fetches: bool = False, waits: bool = False) -> PodAsk:
+def pod_resources(role: RoleSpec, template: JsonMap, *, fetches: bool = False, waits: bool = False) -> PodResources:
     """Return the resources of the pod of one rank of `role`, for each container.
 
     `fetches`: an init container downloads the uploaded files; `waits`: one waits for other roles. They have the
     resources of the main container, without devices.
     """
     spec = object_of(template.get("spec"))
-    containers = [_ask(container) for container in containers_of(template)]
+    containers = [_container_resources(container) for container in containers_of(template)]
     main = main_container(template)
     if role.resources and containers:
         own = object_of(containers_of(template)[main].get("resources"))
-        containers[main] = _ask({"name": containers[main].name, "resources": overlaid(own, role.resources)})
+        containers[main] = _container_resources(
+            {"name": containers[main].name, "resources": overlaid(own, role.resources)}
+        )
     elif role.resources:
-        containers = [_ask({"name": MAIN_CONTAINER, "resources": normal(role.resources)})]
-    inits = [_ask(container) for container in objects_of(spec.get("initContainers"))]
+        containers = [_container_resources({"name": MAIN_CONTAINER, "resources": normal(role.resources)})]
+    inits = [_container_resources(container) for container in objects_of(spec.get("initContainers"))]
     ours = [name for name, is_there in ((FETCHING_CONTAINER, fetches), (WAITING_CONTAINER, waits)) if is_there]
     if ours and containers:
         own = containers[main]
         requests, limits = without_devices(own.requests), without_devices(own.limits)
-        inits = [*(ContainerAsk(name=name, requests=requests, limits=limits) for name in ours), *inits]
-    return PodAsk(tuple(containers), tuple(inits), object_of(spec.get("overhead")))
+        inits = [*(ContainerResources(name=name, requests=requests, limits=limits) for name in ours), *inits]
+    return PodResources(tuple(containers), tuple(inits), object_of(spec.get("overhead")))
 
 
 def without_devices(amounts: JsonMap) -> dict[str, Any]:
@@ -135,12 +137,12 @@ def role_requests(role: RoleSpec, template: JsonMap, unstated: Quantities = NOTH
     Raises:
         ValueError: a bad quantity; never after `resolve` found no error.
     """
-    return pod_ask(role, template).requests(unstated)
+    return pod_resources(role, template).requests(unstated)
 
 
-def _ask(container: JsonMap) -> ContainerAsk:
+def _container_resources(container: JsonMap) -> ContainerResources:
     resources = object_of(container.get("resources"))
-    return ContainerAsk(
+    return ContainerResources(
         name=str(container.get("name") or ""),
         requests=object_of(resources.get("requests")),
         limits=object_of(resources.get("limits")),

@@ -4,14 +4,14 @@ Owns the rule when two allocations share an entry. Their specs are equal, except
 the hash depends; and they have the same namespace, LimitRanges, pool and pool spec. Resolving costs twenty times as
 much as the rest of a fact, and a scheduler that starts builds a fact for every allocation.
 
-Invariant: `of` returns what `understood` would return.
+Invariant: `of` returns what `spec_facts` would return.
 """
 
 from collections.abc import Mapping
 
 import msgspec
 
-from slipway.crd.facts import Understood, understood
+from slipway.crd.facts import SpecFacts, spec_facts
 from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool
 from slipway.model import ids
 from slipway.model.lifecycle import Kind
@@ -27,15 +27,15 @@ _SAME = AllocationSpec(kind=Kind.COMMAND)
 _encode = msgspec.json.Encoder().encode
 
 
-class Specs:
+class SpecCache:
     """The cache of the specs that were resolved last."""
 
     def __init__(self) -> None:
         self._pools: dict[str, ResourcePool | None] = {}
         self._ranges: dict[str, Ranges] = {}
-        self._known: dict[tuple[str, bytes], Understood] = {}
+        self._known: dict[tuple[str, bytes], SpecFacts] = {}
 
-    def of(self, allocation: Allocation, pool: ResourcePool | None, ranges: Ranges = ()) -> Understood:
+    def of(self, allocation: Allocation, pool: ResourcePool | None, ranges: Ranges = ()) -> SpecFacts:
         """Return the spec of `allocation` as the planner reads it.
 
         `pool` (None when it does not exist) has the defaults; `ranges` are the LimitRanges of its namespace.
@@ -44,10 +44,10 @@ class Specs:
         self._follow_ranges(allocation.metadata.namespace, ranges)
         key = _key(allocation)
         if key is None:
-            return understood(allocation, pool, ranges)
+            return spec_facts(allocation, pool, ranges)
         found = self._known.get(key)
         if found is None:
-            found = understood(allocation, pool, ranges)
+            found = spec_facts(allocation, pool, ranges)
             if not any(ALLOCATION_UID in role.labels for role in found.roles):
                 if len(self._known) >= KNOWN_MAX:
                     self._known.clear()

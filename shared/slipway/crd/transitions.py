@@ -214,7 +214,7 @@ def leaving_ranks(allocation: Allocation) -> tuple[int, ...]:
     return tuple(shrink.ranks) if shrink is not None and shrink.attempt == allocation.status.attempt else ()
 
 
-def is_told_held(allocation: Allocation) -> bool:
+def is_hold_recorded(allocation: Allocation) -> bool:
     """Whether the latest ring entry of this attempt that contains `held` records that the allocation is held."""
     for entry in reversed(ring_of(allocation)):
         if entry.attempt != allocation.status.attempt or entry.type in (Event.REQUESTED, Event.RESTARTED):
@@ -247,7 +247,7 @@ def waiting_since(allocation: Allocation) -> float | None:
     return since if since is None or met_at is None else max(since, met_at)
 
 
-def held_up_since(allocation: Allocation) -> float | None:
+def blocked_since(allocation: Allocation) -> float | None:
     """Return when this attempt was admitted (epoch seconds), if a condition states that it cannot start; else None."""
     status = allocation.status
     if status.phase not in (Phase.ASSIGNED, Phase.PULLING, Phase.STARTING):

@@ -14,9 +14,9 @@ def main() -> int:
 
         return terminal.main()
     if sys.argv[1:2] in (["notebook"], ["tensorboard"]):
-        from slipway.inside import beside
+        from slipway.inside import service_reporter
 
-        return beside.main(sys.argv[1:])
+        return service_reporter.main(sys.argv[1:])
     try:
         from slipway.inside import command
     except ImportError:

@@ -42,7 +42,7 @@ QUIET_S = 5.0
 _PASSING = (408, 425, 429, 500, 502, 503, 504)
 
 
-class _Straight(urllib.request.HTTPRedirectHandler):
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """Refuses redirects, because urllib would send the task's token to any host that a redirect names."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
@@ -50,7 +50,7 @@ class _Straight(urllib.request.HTTPRedirectHandler):
         return
 
 
-OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Straight())
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
 """Uses no proxy and follows no redirect."""
 LOST = (OSError, ValueError, http.client.HTTPException)
 """What a call raises whose answer is missing, cut off or of another program; the call may be repeated."""

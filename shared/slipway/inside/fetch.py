@@ -76,7 +76,7 @@ class ArchiveError(Exception):
     """The archive contains something that is not allowed, or is no archive. The text names the member."""
 
 
-class NotNowError(Exception):
+class RetryLaterError(Exception):
     """The download failed, but a retry may succeed."""
 
     def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
@@ -479,7 +479,7 @@ class _Hashed:
             pass
 
 
-class _Straight(urllib.request.HTTPRedirectHandler):
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """Refuses redirects, because urllib would send the task's token to any host that a redirect names."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
@@ -493,7 +493,7 @@ def download(url: str, digest: str, folder: str, token_file: str = "") -> Totals
     if token_file and os.path.exists(token_file):
         with open(token_file, encoding="utf-8") as file:
             headers["Authorization"] = "Bearer " + file.read().strip()
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Straight())
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
     try:
         with opener.open(urllib.request.Request(url, headers=headers), timeout=SILENCE_S) as answer:  # noqa: S310
             stream = _Hashed(answer)
@@ -503,14 +503,14 @@ def download(url: str, digest: str, folder: str, token_file: str = "") -> Totals
             except ArchiveError as error:
                 stream.rest()
                 if stream.digest.hexdigest() != digest:
-                    raise NotNowError(f"what came is not what was asked for ({error})") from error
+                    raise RetryLaterError(f"what came is not what was asked for ({error})") from error
                 raise
     except urllib.error.HTTPError as error:
         raise _refusal(error) from error
     except (OSError, http.client.HTTPException) as error:
-        raise NotNowError(str(error) or type(error).__name__) from error
+        raise RetryLaterError(str(error) or type(error).__name__) from error
     if stream.digest.hexdigest() != digest:
-        raise NotNowError("what came is not what was asked for")
+        raise RetryLaterError("what came is not what was asked for")
     return totals
 
 
@@ -523,7 +523,7 @@ def _refusal(error: urllib.error.HTTPError) -> Exception:
     if error.code < 500 and error.code not in (401, 408, 421, 425, 429):
         return DownloadRefusedError(detail)
     after = error.headers.get("Retry-After", "") if error.headers else ""
-    return NotNowError(detail, float(after) if after.isascii() and after.isdigit() else 0.0)
+    return RetryLaterError(detail, float(after) if after.isascii() and after.isdigit() else 0.0)
 
 
 def main(argv: list[str]) -> int:
@@ -541,7 +541,7 @@ def main(argv: list[str]) -> int:
     for tried in range(1, TRIES + 1):
         try:
             totals = download(url, digest, folder, os.environ.get("SLIPWAY_TOKEN_FILE", ""))
-        except NotNowError as error:
+        except RetryLaterError as error:
             _say(f"try {tried} of {TRIES} failed: {error}")
             if tried < TRIES:
                 time.sleep(max(error.retry_after_s, pause_s))

@@ -29,7 +29,7 @@ _CLOSE, _PING, _PONG = 8, 9, 10
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
-class Refused(Exception):
+class RequestRefusedError(Exception):
     """The request of a client is refused. `code` closes the WebSocket."""
 
     def __init__(self, code: int, words: str) -> None:
@@ -37,7 +37,7 @@ class Refused(Exception):
         self.code = code
 
 
-class Gone(Exception):
+class PeerClosedError(Exception):
     """The other side is gone. `is_lost`: it did not announce this, and may come back."""
 
     def __init__(self, *, is_lost: bool = True) -> None:
@@ -69,16 +69,16 @@ class Socket:
             if opcode == _CLOSE:
                 code = struct.unpack("!H", data[:2])[0] if len(data) > 1 else 1000
                 await self.close(code, "")
-                raise Gone(is_lost=code == GOING_AWAY)
+                raise PeerClosedError(is_lost=code == GOING_AWAY)
             if opcode == _PING:
                 await self._send(_PONG, data)
             if opcode >= _CLOSE:
                 continue
             if bool(opcode) == bool(kind) or opcode > BINARY:
-                raise Refused(1002, "fragments out of order")
+                raise RequestRefusedError(1002, "fragments out of order")
             kind, size = opcode or kind, size + len(data)
             if size > (TEXT_BYTES_MAX if kind == TEXT else MESSAGE_BYTES_MAX):
-                raise Refused(1009, "the message is too large")
+                raise RequestRefusedError(1009, "the message is too large")
             parts.append(data)
             if is_last:
                 return kind, b"".join(parts)
@@ -88,15 +88,15 @@ class Socket:
             first, second = await asyncio.wait_for(self._reader.readexactly(2), SILENCE_S)
             size = second & 0x7F
             if first & 0x70 or not second & 0x80 or (first & 0x08 and size > 125):
-                raise Refused(1002, "not a frame of a client")
+                raise RequestRefusedError(1002, "not a frame of a client")
             if size > 125:
                 wide = await asyncio.wait_for(self._reader.readexactly(2 if size == 126 else 8), SILENCE_S)
                 size = int.from_bytes(wide, "big")
             if size > MESSAGE_BYTES_MAX:
-                raise Refused(1009, "the message is too large")
+                raise RequestRefusedError(1009, "the message is too large")
             masked = await asyncio.wait_for(self._reader.readexactly(4 + size), STALL_S)
         except (OSError, EOFError, *LATE) as error:
-            raise Gone() from error
+            raise PeerClosedError() from error
         mask = (masked[:4] * (size // 4 + 1))[:size]
         plain = int.from_bytes(masked[4:], "big") ^ int.from_bytes(mask, "big")
         return bool(first & 0x80), first & 0x0F, plain.to_bytes(size, "big")
@@ -113,7 +113,7 @@ class Socket:
     async def close(self, code: int, words: str) -> None:
         if code in (1005, 1006, 1015):
             code = 1000
-        with contextlib.suppress(Gone):
+        with contextlib.suppress(PeerClosedError):
             await self._send(_CLOSE, struct.pack("!H", code) + words.encode()[:120])
 
     async def _send(self, opcode: int, data: bytes) -> None:
@@ -125,4 +125,4 @@ class Socket:
                 self._writer.write(head + data)
                 await asyncio.wait_for(self._writer.drain(), STALL_S)
         except (OSError, *LATE) as error:
-            raise Gone() from error
+            raise PeerClosedError() from error

@@ -28,11 +28,11 @@ _OVER = (400, 404, 409, 410, 422)
 """Answers that waiting cannot change: there is no such rank or allocation, or its attempt is over."""
 
 
-class OverError(Exception):
+class StartCancelledError(Exception):
     """The rank must not start any more. The text states why."""
 
 
-class _Straight(urllib.request.HTTPRedirectHandler):
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """Refuses redirects, because urllib would send the task's token to any host that a redirect names."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
@@ -46,7 +46,7 @@ def ask(url: str, token_file: str = "") -> dict[str, Any]:
     if token_file and os.path.exists(token_file):
         with open(token_file, encoding="utf-8") as file:
             headers["Authorization"] = "Bearer " + file.read().strip()
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Straight())
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
     try:
         with opener.open(urllib.request.Request(url, headers=headers), timeout=SILENCE_S) as answer:  # noqa: S310
             found = json.loads(answer.read(1 << 20))
@@ -57,7 +57,7 @@ def ask(url: str, token_file: str = "") -> dict[str, Any]:
         ):  # the answer of another server
             detail = f"{detail}: {json.loads(error.read(65536)).get('detail', '')}"
         if error.code in _OVER:
-            raise OverError(detail) from error
+            raise StartCancelledError(detail) from error
         raise OSError(detail) from error
     except http.client.HTTPException as error:  # cut off, or of another program
         raise OSError(f"{type(error).__name__}: {error}") from error
@@ -79,7 +79,7 @@ def main() -> int:
     while True:
         try:
             found = ask(url, os.environ.get("SLIPWAY_TOKEN_FILE", ""))
-        except OverError as error:
+        except StartCancelledError as error:
             _say(str(error))
             return 1
         except (OSError, ValueError) as error:

@@ -34,7 +34,7 @@ from urllib.parse import urlsplit
 from slipway.inside.client import ApiRefusedError, Client, NotInTimeError
 from slipway.inside.home import with_home
 from slipway.inside.sessions import ShellSession
-from slipway.inside.sockets import LATE, TEXT, Gone, Refused, Socket, accept_of
+from slipway.inside.sockets import LATE, TEXT, PeerClosedError, RequestRefusedError, Socket, accept_of
 
 PORT = 7681
 ENV_POD_UID = "SLIPWAY_POD_UID"
@@ -72,7 +72,7 @@ class TerminalClient(NamedTuple):
     acks: bool
 
 
-class Server:
+class TerminalServer:
     """The sessions, and the access rules for them."""
 
     def __init__(
@@ -114,7 +114,7 @@ class Server:
             else:
                 self._answer(writer, method, path, fields)
             await writer.drain()
-        except (OSError, EOFError, Gone, asyncio.LimitOverrunError, *LATE):
+        except (OSError, EOFError, PeerClosedError, asyncio.LimitOverrunError, *LATE):
             pass
         finally:
             self._connections -= 1
@@ -225,7 +225,7 @@ class Server:
             kind, data = await asyncio.wait_for(socket.receive(), HEAD_S)
             await self._attend(socket, self._opened(kind, data))
             await socket.close(1000, "")
-        except Refused as error:
+        except RequestRefusedError as error:
             await socket.text(type="error", message=str(error))
             await socket.close(error.code, str(error))
         return None
@@ -233,14 +233,14 @@ class Server:
     def _opened(self, kind: int, data: bytes) -> TerminalClient:
         message = _message(data) if kind == TEXT else {}
         if message.get("type") != "open":
-            raise Refused(4400, "the first message must be a text with type open")
+            raise RequestRefusedError(4400, "the first message must be a text with type open")
         client, offset = str(message.get("client") or secrets.token_hex(4)), _whole(message, "from", 0)
         acks = message.get("acks") is True
         named = str(message.get("session") or "")
         if named:
             session = self.sessions.get(named)
             if session is None:
-                raise Refused(
+                raise RequestRefusedError(
                     4404, f"there is no session {named[:64]!r}; its program has ended, or the shell was restarted"
                 )
             session.redraw()
@@ -250,7 +250,7 @@ class Server:
                 return TerminalClient(session, client, min(offset, session.replay.end), acks)
         self._forget()
         if len(self.sessions) >= SESSIONS_MAX:
-            raise Refused(4429, f"there are {SESSIONS_MAX} sessions; end one first")
+            raise RequestRefusedError(4429, f"there are {SESSIONS_MAX} sessions; end one first")
         words = _words(message)
         is_tty = message.get("tty", True) is not False
         env = {**self._env, "TERM": str(message.get("term") or "xterm-256color")[:64].replace("\0", "")}
@@ -258,7 +258,7 @@ class Server:
         try:
             session = ShellSession(words or self._program, env, opener=client, tty=is_tty, size=size)
         except OSError as error:
-            raise Refused(4422, f"{(words or self._program)[0]} cannot be run: {error.strerror}") from error
+            raise RequestRefusedError(4422, f"{(words or self._program)[0]} cannot be run: {error.strerror}") from error
         self.sessions[session.id] = session
         return TerminalClient(session, client, 0, acks)
 
@@ -281,7 +281,7 @@ class Server:
             done, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
             for job in done:
                 job.result()
-        except Gone as error:
+        except PeerClosedError as error:
             is_lost = error.is_lost
             raise
         finally:
@@ -328,7 +328,7 @@ class Server:
             elif what == "kill":
                 session.kill(signal.SIGHUP)
             else:
-                raise Refused(4400, "unknown message")
+                raise RequestRefusedError(4400, "unknown message")
 
 
 def main() -> int:
@@ -344,7 +344,9 @@ def main() -> int:
 async def _run(env: dict[str, str], host: str, port: int) -> None:
     loop = asyncio.get_running_loop()
     prefix, token = env.get("SLIPWAY_PROXY_PREFIX", ""), env.get(ENV_TOKEN, "")
-    server = Server(prefix, _shell_env(env), program=[shell_of(env)], token=token, pod_uid=env.get(ENV_POD_UID, ""))
+    server = TerminalServer(
+        prefix, _shell_env(env), program=[shell_of(env)], token=token, pod_uid=env.get(ENV_POD_UID, "")
+    )
     over = asyncio.Event()
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, over.set)
@@ -416,26 +418,26 @@ def _message(data: bytes) -> dict[str, Any]:
     try:
         found: Any = json.loads(data)
     except ValueError as error:
-        raise Refused(4400, "not JSON") from error
+        raise RequestRefusedError(4400, "not JSON") from error
     if not isinstance(found, dict):
-        raise Refused(4400, "not an object")
+        raise RequestRefusedError(4400, "not an object")
     return cast("dict[str, Any]", found)
 
 
 def _words(message: dict[str, Any]) -> list[str]:
     given: Any = message.get("command") or []
     if not isinstance(given, list):
-        raise Refused(4400, "command must be a list of texts")
+        raise RequestRefusedError(4400, "command must be a list of texts")
     words = cast("list[Any]", given)
     if not all(isinstance(word, str) and "\0" not in word for word in words):
-        raise Refused(4400, "command must be a list of texts")
+        raise RequestRefusedError(4400, "command must be a list of texts")
     return words
 
 
 def _whole(message: dict[str, Any], name: str, default: int) -> int:
     value = message.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise Refused(4400, f"{name} must be a whole number")
+        raise RequestRefusedError(4400, f"{name} must be a whole number")
     return value
 
 

@@ -71,7 +71,7 @@ def claim_manifest(key: str, workspace: str, launched: str, now: float) -> RawOb
     }
 
 
-def claimed_again(claim: ClaimMap, launched: str, now: float) -> RawObject:
+def reclaim_patch(claim: ClaimMap, launched: str, now: float) -> RawObject:
     """Return the merge patch that changes a claim without an allocation to the name `launched`."""
     return {
         "metadata": {"resourceVersion": claim.metadata.resource_version, **_claimed(now)},

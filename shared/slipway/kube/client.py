@@ -133,8 +133,8 @@ class _HttpTransport:
         self._dates = ServerDates(clock) if isinstance(clock, DisciplinedClock) else None
         self._slots = asyncio.Semaphore(pool_size)
         self._headers = {"Accept-Encoding": "identity", "User-Agent": user_agent}
-        self._lean: _LeanHttp | None = None
-        self._account: _Account | None = None
+        self._direct: _DirectHttp | None = None
+        self._account: _Credentials | None = None
         self._session: aiohttp.ClientSession | None = None
         self._options: dict[str, Any] = {}
         self._tls: ssl.SSLContext | None = None
@@ -162,14 +162,14 @@ class _HttpTransport:
         self._tls = tls
         if not configuration.proxy:
             url = yarl.URL(configuration.host, encoded=True)
-            self._lean = _LeanHttp(
+            self._direct = _DirectHttp(
                 url, tls, configuration.tls_server_name or None, self._headers, connect_s=self._connect_s
             )
 
     async def close(self) -> None:
         session, self._session = self._session, None
-        if self._lean is not None:
-            self._lean.close()
+        if self._direct is not None:
+            self._direct.close()
         if session is not None:
             await session.close()
 
@@ -260,7 +260,7 @@ class _HttpTransport:
 
     async def _answer(self, request: KubeRequest) -> RawResponse:
         """Return a complete 2xx response; raise any other response as its error."""
-        account, lean = self._account, self._lean
+        account, lean = self._account, self._direct
         if account is None or self._session is None:
             raise UnavailableError("the client is not open")
         if lean is None:
@@ -290,7 +290,7 @@ class _HttpTransport:
             raise explain(request.verb, response.status, read_status(await response.read()), retry_after_s)
 
     async def _once(
-        self, session: aiohttp.ClientSession, account: "_Account", url: yarl.URL, request: KubeRequest
+        self, session: aiohttp.ClientSession, account: "_Credentials", url: yarl.URL, request: KubeRequest
     ) -> aiohttp.ClientResponse:
         headers, body = await account.headers(), request.body
         headers["Accept"] = request.accept
@@ -302,7 +302,7 @@ class _HttpTransport:
         )
 
 
-class _LeanHttp:
+class _DirectHttp:
     """Encodes requests and sends them over our own connections."""
 
     def __init__(
@@ -343,7 +343,7 @@ class _LeanHttp:
         self._connections.close()
 
 
-class _Account:
+class _Credentials:
     """Our credentials for the server: the library's configuration, and how to renew the parts that expire."""
 
     def __init__(self, configuration: Any, clock: Clock, load: Callable[[Any], Awaitable[None]] | None) -> None:
@@ -384,7 +384,7 @@ class _Account:
         return True
 
 
-async def _load(kubeconfig: str | None, clock: Clock) -> _Account:
+async def _load(kubeconfig: str | None, clock: Clock) -> _Credentials:
     """Read a kubeconfig, or the pod's own account. Raises InvalidError."""
     library = _library()
     configuration = library.configuration()
@@ -393,14 +393,14 @@ async def _load(kubeconfig: str | None, clock: Clock) -> _Account:
             await library.load_pod_account(configuration)
         except (library.config_error, OSError) as error:
             raise InvalidError(f"the pod's own account cannot be used: {error}") from error
-        return _Account(configuration, clock, library.load_pod_account)
+        return _Credentials(configuration, clock, library.load_pod_account)
     path = _kubeconfig_path(kubeconfig or "~/.kube/config")
     try:
         loader = await library.load_kubeconfig(path, configuration)
     except (library.config_error, yaml.YAMLError, LookupError, AttributeError, TypeError, ValueError, OSError) as error:
         why = " ".join(str(error).split()) or type(error).__name__
         raise InvalidError(f"the kubeconfig at {path} cannot be used: {why}") from error
-    return _Account(configuration, clock, loader.load_and_set if _expires(loader) else None)
+    return _Credentials(configuration, clock, loader.load_and_set if _expires(loader) else None)
 
 
 def _source(kubeconfig: str | None) -> str:

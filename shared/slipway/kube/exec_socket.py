@@ -94,7 +94,7 @@ async def open_channels(
     from websockets.exceptions import InvalidHandshake, InvalidStatus
     from websockets.typing import Subprotocol
 
-    class Once(connect):
+    class NoRedirects(connect):
         """A connect that treats a redirect as a refusal, because credentials may be sent only to the configured
         server."""
 
@@ -106,7 +106,7 @@ async def open_channels(
         secure["server_hostname"] = options.server_hostname  # pyright: ignore[reportArgumentType]
     try:
         async with asyncio.timeout(timeout_s):
-            socket = await Once(
+            socket = await NoRedirects(
                 url.replace("http", "ws", 1),
                 subprotocols=[Subprotocol(PROTOCOL)],
                 additional_headers=dict(headers),

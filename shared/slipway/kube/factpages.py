@@ -20,7 +20,7 @@ _LEVEL: Final = 1
 _OWN: Final = -1
 """in place of an index into the roles: the fact contains its own roles, if it has any"""
 
-Told = tuple[str, int, Fact]
+FactRow = tuple[str, int, Fact]
 """(key, version, fact)"""
 
 
@@ -37,7 +37,7 @@ _roles_text = msgspec.json.Encoder().encode
 _roles = msgspec.json.Decoder(tuple[RoleFact, ...])
 
 
-def encode_page(kind: str, told: Iterable[Told]) -> bytes:
+def encode_page(kind: str, told: Iterable[FactRow]) -> bytes:
     """Return one page of facts of a kind of `FEED_KINDS`."""
     texts: dict[bytes, int] = {}
     known: dict[int, tuple[tuple[RoleFact, ...], int]] = {}
@@ -60,7 +60,7 @@ class PageReader:
     def __init__(self) -> None:
         self._roles: dict[bytes, tuple[RoleFact, ...]] = {}
 
-    def read(self, data: bytes) -> tuple[str, list[Told]]:
+    def read(self, data: bytes) -> tuple[str, list[FactRow]]:
         """Return the kind, and the facts with their keys and versions.
 
         Raises:
@@ -70,7 +70,7 @@ class PageReader:
         if page.kind not in FEED_KINDS:
             raise msgspec.ValidationError(f"a page of {page.kind[:64]!r}, which the feed does not contain")
         roles = [self._known(text) for text in page.roles]
-        told: list[Told] = []
+        told: list[FactRow] = []
         for key, version, number, text in page.told:
             fact = decode_fact(page.kind, text)
             if number != _OWN:

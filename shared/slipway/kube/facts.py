@@ -21,7 +21,7 @@ from slipway.crd.meta import (
     condition_of,
     is_ours,
 )
-from slipway.crd.specs import Specs
+from slipway.crd.specs import SpecCache
 from slipway.crd.v1alpha1 import Allocation, Job, Queue, ResourcePool
 from slipway.kube.objects import LimitRange, LimitRangeItem, Namespace, Node, Pod, ResourceQuota
 from slipway.kube.podrequests import host_ports_of, requests_of
@@ -77,7 +77,7 @@ def object_key(meta: ObjectMeta) -> str:
 def fact_of(
     obj: object,
     pools: dict[str, ResourcePool],
-    specs: Specs | None = None,
+    specs: SpecCache | None = None,
     *,
     ranges: RangesByNamespace = NO_RANGES,
 ) -> Fact:

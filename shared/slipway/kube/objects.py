@@ -320,7 +320,7 @@ class KubeEvent(Wire, kw_only=True, frozen=True):
     series: EventSeries | None = None
 
 
-class StoryEvent(Wire, kw_only=True, frozen=True):
+class OwnEvent(Wire, kw_only=True, frozen=True):
     """An Event of events.k8s.io that we wrote ourselves: its time, and its repeats."""
 
     metadata: ObjectMeta

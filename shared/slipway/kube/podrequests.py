@@ -10,7 +10,7 @@ from typing import Any
 
 from slipway.crd.meta import condition_of
 from slipway.kube.objects import Container, ContainerStatus, Pod, ResourceLists
-from slipway.model.podresources import NOTHING, ContainerAsk, PodHeld, Quantities, effective_requests
+from slipway.model.podresources import NOTHING, ContainerResources, KubeletAmounts, Quantities, effective_requests
 from slipway.model.resources import Resources
 
 SIDECAR = "Always"
@@ -22,8 +22,8 @@ def requests_of(pod: Pod, unstated: Quantities = NOTHING) -> Resources:
     spec = pod.spec
     reports = _reports(pod)
     return effective_requests(
-        [_ask(item, reports) for item in spec.containers],
-        [_ask(item, reports) for item in spec.init_containers],
+        [_container_resources(item, reports) for item in spec.containers],
+        [_container_resources(item, reports) for item in spec.init_containers],
         spec.overhead,
         own=spec.resources.requests if spec.resources is not None else NOTHING,
         held=_held(pod, reports),
@@ -44,9 +44,9 @@ def resize_of(pod: Pod) -> object:
     return amounts, status.resources, status.allocated_resources, _is_resize_refused(pod)
 
 
-def _ask(container: Container, reports: Mapping[str, ContainerStatus]) -> ContainerAsk:
+def _container_resources(container: Container, reports: Mapping[str, ContainerStatus]) -> ContainerResources:
     report = reports.get(container.name)
-    return ContainerAsk(
+    return ContainerResources(
         requests=container.resources.get("requests") or {},
         limits=container.resources.get("limits") or {},
         sidecar=_is_sidecar(container),
@@ -62,14 +62,14 @@ def _reports(pod: Pod) -> Mapping[str, ContainerStatus]:
     return {item.name: item for item in all_ if item.resources is not None or item.allocated_resources}
 
 
-def _held(pod: Pod, reports: Mapping[str, ContainerStatus]) -> PodHeld | None:
+def _held(pod: Pod, reports: Mapping[str, ContainerStatus]) -> KubeletAmounts | None:
     """Return the amounts that the kubelet reports; None if they equal the requests, which is the usual case."""
     status, is_refused = pod.status, _is_resize_refused(pod)
     if not is_refused and status.resources is None and not status.allocated_resources:
         every = (*pod.spec.containers, *pod.spec.init_containers)
         if all(_is_as_asked(item, reports[item.name]) for item in every if item.name in reports):
             return None
-    return PodHeld(
+    return KubeletAmounts(
         granted=status.allocated_resources,
         in_force=_in_force(status.resources),
         is_reported=status.resources is not None,

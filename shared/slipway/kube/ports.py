@@ -215,7 +215,7 @@ class Binds(Protocol):
         ...
 
 
-class Asks(Protocol):
+class ChecksAccess(Protocol):
     """Checks of our permissions."""
 
     async def may(
@@ -237,7 +237,7 @@ class KubeReader(Gets, Lists, Watches, ReadsLogs, Protocol):
     """Reads."""
 
 
-class KubeWriter(Creates, Replaces, ReplacesStatus, Patches, Deletes, Binds, Asks, Protocol):
+class KubeWriter(Creates, Replaces, ReplacesStatus, Patches, Deletes, Binds, ChecksAccess, Protocol):
     """Writes."""
 
 

@@ -42,16 +42,16 @@ class Resource(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
         return "/".join(parts)
 
 
-class Owned(msgspec.Struct, frozen=True, kw_only=True):
+class MetadataOnly(msgspec.Struct, frozen=True, kw_only=True):
     """An object of which only the metadata is read."""
 
     metadata: meta.ObjectMeta
 
 
 @functools.cache
-def brief(resource: Resource[Any]) -> Resource[Owned]:
+def brief(resource: Resource[Any]) -> Resource[MetadataOnly]:
     """Return the resource for reads of metadata only: the server then encodes only the metadata of each object."""
-    return msgspec.structs.replace(resource, struct=Owned, is_brief=True)
+    return msgspec.structs.replace(resource, struct=MetadataOnly, is_brief=True)
 
 
 ALLOCATIONS = Resource(
@@ -90,7 +90,12 @@ PROVISIONING_REQUESTS = Resource(
     struct=objects.ProvisioningRequest,
 )
 POD_GROUPS = Resource(
-    group="scheduling.k8s.io", version="v1beta1", plural="podgroups", kind="PodGroup", namespaced=True, struct=Owned
+    group="scheduling.k8s.io",
+    version="v1beta1",
+    plural="podgroups",
+    kind="PodGroup",
+    namespaced=True,
+    struct=MetadataOnly,
 )
 NODES = Resource(group="", version="v1", plural="nodes", kind="Node", namespaced=False, struct=objects.Node)
 CONFIG_MAPS = Resource(
@@ -151,7 +156,7 @@ LIMIT_RANGES = Resource(
 )
 EVENTS = Resource(group="", version="v1", plural="events", kind="Event", namespaced=True, struct=objects.KubeEvent)
 STORY_EVENTS = Resource(
-    group="events.k8s.io", version="v1", plural="events", kind="Event", namespaced=True, struct=objects.StoryEvent
+    group="events.k8s.io", version="v1", plural="events", kind="Event", namespaced=True, struct=objects.OwnEvent
 )
 LEASES = Resource(
     group="coordination.k8s.io", version="v1", plural="leases", kind="Lease", namespaced=True, struct=objects.Lease

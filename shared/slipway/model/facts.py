@@ -128,7 +128,7 @@ class RoleFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """the windows of the pool whose nodes it may not use; the planner derives them from its run limit and its queue"""
 
 
-class Untouched(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class FirstStatusFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The data for the first status of an object: with it the leader admits the allocation without reading the
     object."""
 
@@ -224,7 +224,7 @@ class AllocationFact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """(time, key of the allocation that needed the room) of its preemptions that the status still lists, newest last"""
     waiting_since: float = 0.0
     """the start of the wait of this attempt; 0 means its creation"""
-    untouched: Untouched | None = None
+    untouched: FirstStatusFact | None = None
     """set while it has the teardown finalizer and its status contains at most the explanation of the wait"""
     invalid: str = ""
     """why the spec can never run; empty when it is valid"""

@@ -16,7 +16,7 @@ from decimal import Decimal
 import msgspec
 
 from slipway.model.facts import LimitRangeFact
-from slipway.model.podresources import ContainerAsk, PodAsk, Quantities
+from slipway.model.podresources import ContainerResources, PodResources, Quantities
 from slipway.model.quantity import format_quantity, parse_quantity
 from slipway.model.resources import MILLI, scale_of
 
@@ -28,7 +28,7 @@ REFUSALS_MAX = 3
 """A message contains at most this number of refusals."""
 
 
-def completed(pod: PodAsk, ranges: Ranges) -> PodAsk:
+def completed(pod: PodResources, ranges: Ranges) -> PodResources:
     """Return the pod with the defaults that `ranges` set for its containers."""
     if not ranges:
         return pod
@@ -39,7 +39,7 @@ def completed(pod: PodAsk, ranges: Ranges) -> PodAsk:
     )
 
 
-def refusal(pod: PodAsk, ranges: Ranges) -> str:
+def refusal(pod: PodResources, ranges: Ranges) -> str:
     """Return why the API server refuses the completed `pod`, and what it would accept; empty when it accepts it.
 
     Raises:
@@ -50,7 +50,7 @@ def refusal(pod: PodAsk, ranges: Ranges) -> str:
     return "; ".join(found[:REFUSALS_MAX]) + more
 
 
-def _given(container: ContainerAsk, ranges: Ranges) -> ContainerAsk:
+def _given(container: ContainerResources, ranges: Ranges) -> ContainerResources:
     requests, limits = {**container.limits, **container.requests}, dict(container.limits)
     for each in ranges:
         limits = {**each.container.default, **limits}
@@ -68,7 +68,7 @@ class _Subject(msgspec.Struct, frozen=True):
     limits: Amounts
 
 
-def _refusals(pod: PodAsk, ranges: Ranges) -> Iterable[str]:
+def _refusals(pod: PodResources, ranges: Ranges) -> Iterable[str]:
     subjects = [
         _Subject(f"{kind} {each.name}", "container", _amounts(each.requests), _amounts(each.limits))
         for kind, group in (("container", pod.containers), ("init container", pod.init_containers))
@@ -140,7 +140,7 @@ def _too_far_apart(subject: _Subject, ratios: Mapping[str, str], where: str) -> 
             )
 
 
-def _whole(pod: PodAsk, stated: Callable[[ContainerAsk], Quantities]) -> Amounts:
+def _whole(pod: PodResources, stated: Callable[[ContainerResources], Quantities]) -> Amounts:
     """Return the sum over containers and sidecars, raised to the largest init step; without the overhead of the
     RuntimeClass, which the API server adds later."""
     total, sidecars, peak = Amounts(), Amounts(), Amounts()

@@ -21,7 +21,7 @@ UNSTATED: Quantities = {CPU: "100m", MEMORY: 200 * 1024 * 1024}
 util/pod_resources.go."""
 
 
-class ContainerAsk(msgspec.Struct, frozen=True):
+class ContainerResources(msgspec.Struct, frozen=True):
     """One container's resources; `sidecar` is an init container with restartPolicy Always.
 
     `granted` and `in_force` are the amounts that the kubelet reports; they are empty when it reports none.
@@ -39,7 +39,7 @@ class ContainerAsk(msgspec.Struct, frozen=True):
         return {**unstated, **self.limits, **self.requests}
 
 
-class PodHeld(msgspec.Struct, frozen=True):
+class KubeletAmounts(msgspec.Struct, frozen=True):
     """The amounts that the kubelet reports for the whole pod, and whether its node can never grant the requests.
 
     After a refused resize the requests are ignored: only the amounts that the kubelet reports are used.
@@ -52,11 +52,11 @@ class PodHeld(msgspec.Struct, frozen=True):
     is_resize_refused: bool = False
 
 
-class PodAsk(msgspec.Struct, frozen=True):
+class PodResources(msgspec.Struct, frozen=True):
     """The resources of a pod before its creation: those of its containers, and the overhead of its RuntimeClass."""
 
-    containers: tuple[ContainerAsk, ...] = ()
-    init_containers: tuple[ContainerAsk, ...] = ()
+    containers: tuple[ContainerResources, ...] = ()
+    init_containers: tuple[ContainerResources, ...] = ()
     overhead: Quantities = NOTHING
 
     def requests(self, unstated: Quantities = NOTHING) -> Resources:
@@ -75,7 +75,7 @@ class PodAsk(msgspec.Struct, frozen=True):
             ValueError: a bad quantity; the message names the resource.
         """
         containers, inits = (
-            [ContainerAsk(requests=each.limits, sidecar=each.sidecar) for each in group]
+            [ContainerResources(requests=each.limits, sidecar=each.sidecar) for each in group]
             for group in (self.containers, self.init_containers)
         )
         limits = effective_requests(containers, inits)
@@ -84,12 +84,12 @@ class PodAsk(msgspec.Struct, frozen=True):
 
 
 def effective_requests(
-    containers: Sequence[ContainerAsk],
-    init_containers: Sequence[ContainerAsk] = (),
+    containers: Sequence[ContainerResources],
+    init_containers: Sequence[ContainerResources] = (),
     overhead: Quantities | None = None,
     *,
     own: Quantities = NOTHING,
-    held: PodHeld | None = None,
+    held: KubeletAmounts | None = None,
     unstated: Quantities = NOTHING,
 ) -> Resources:
     """Return the effective request of a pod.
@@ -110,9 +110,9 @@ def effective_requests(
 
 
 def _summed(
-    containers: Sequence[ContainerAsk],
-    init_containers: Sequence[ContainerAsk],
-    amounts_of: Callable[[ContainerAsk], Quantities],
+    containers: Sequence[ContainerResources],
+    init_containers: Sequence[ContainerResources],
+    amounts_of: Callable[[ContainerResources], Quantities],
 ) -> Resources:
     running = Resources()
     sidecars = Resources()
@@ -131,20 +131,20 @@ def _summed(
 
 def _with_held(
     asked: Resources,
-    containers: Sequence[ContainerAsk],
-    init_containers: Sequence[ContainerAsk],
-    held: PodHeld,
+    containers: Sequence[ContainerResources],
+    init_containers: Sequence[ContainerResources],
+    held: KubeletAmounts,
     unstated: Quantities,
 ) -> Resources:
     """Return the largest of requested, granted and in-force amounts; without the requested ones when the resize is
     refused."""
 
-    def granted(each: ContainerAsk) -> Quantities:
+    def granted(each: ContainerResources) -> Quantities:
         if each.granted:
             return {**unstated, **each.granted}
         return unstated if held.is_resize_refused else each.asked(unstated)
 
-    def in_force(each: ContainerAsk) -> Quantities:
+    def in_force(each: ContainerResources) -> Quantities:
         return {**unstated, **each.in_force} if each.in_force else granted(each)
 
     if held.granted and held.in_force:
@@ -155,7 +155,7 @@ def _with_held(
     return result if held.is_resize_refused else result.at_least(asked)
 
 
-def _own(own: Quantities, held: PodHeld | None) -> Mapping[str, int]:
+def _own(own: Quantities, held: KubeletAmounts | None) -> Mapping[str, int]:
     """Return {resource: units} of the requests of the pod itself, or of the kubelet's amounts where they are larger."""
     if held is None or not held.is_reported:
         return Resources.parse(own).amounts

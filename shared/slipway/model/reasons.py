@@ -116,7 +116,7 @@ NEVER = "can never start"
 field that distinguishes the two."""
 
 
-def says_never(message: str) -> bool:
+def waiting_never_helps(message: str) -> bool:
     """Whether the message of a condition states that waiting never helps."""
     return message.startswith(NEVER)
 
@@ -130,4 +130,4 @@ def is_stalled(gate: str, message: str) -> bool:
     An allocation that waits for a missing object (a queue, a pool, a flavor, a job, the label of a workspace) is not
     stalled. The object may follow soon: a user who applies several files at once creates the objects in any order.
     """
-    return gate in _NO_WAIT_HELPS or says_never(message)
+    return gate in _NO_WAIT_HELPS or waiting_never_helps(message)

@@ -21,8 +21,8 @@ _KEY_PREFIX = "99__"
 _MAIN = "__main__.py"
 _BY_KIND: Mapping[Kind, tuple[str, ...]] = {
     Kind.SHELL: (_MAIN, "client.py", "home.py", "terminal.py", "sessions.py", "sockets.py"),
-    Kind.NOTEBOOK: (_MAIN, "client.py", "home.py", "beside.py", "signals.py"),
-    Kind.TENSORBOARD: (_MAIN, "client.py", "home.py", "beside.py", "signals.py"),
+    Kind.NOTEBOOK: (_MAIN, "client.py", "home.py", "service_reporter.py", "signals.py"),
+    Kind.TENSORBOARD: (_MAIN, "client.py", "home.py", "service_reporter.py", "signals.py"),
 }
 
 

@@ -26,7 +26,7 @@ def make_folder(folder: Path) -> None:
         folder.chmod(FOLDER_MODE)
 
 
-def mend(folder: Path) -> None:
+def fix_modes(folder: Path) -> None:
     """Correct the modes of the files and folders directly in `folder`, which an older version may have made."""
     make_folder(folder)
     for entry in os.scandir(folder):

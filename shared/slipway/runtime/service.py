@@ -162,7 +162,7 @@ def run(
     options = _parser(name, settings_type).parse_args(argv)
     try:
         values = settings.load(settings_type, env)
-        edge = _Edge(websockets, tls_dir(values), values.read_metrics_token())
+        http_options = _HttpOptions(websockets, tls_dir(values), values.read_metrics_token())
     except InvalidError as error:
         print(f"slipway-{name}: {error}", file=sys.stderr)  # noqa: T201 - logging is not set up yet
         return EXIT_SETTINGS
@@ -173,7 +173,7 @@ def run(
     telemetry.BUILD.labels(service=name, version=version()).set(1)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_main(name, values, build, options.once, edge))
+            return runner.run(_main(name, values, build, options.once, http_options))
     finally:
         telemetry.shutdown()
 
@@ -256,7 +256,7 @@ def version() -> str:
     return installed_version() or "0+unknown"
 
 
-class _Edge(NamedTuple):
+class _HttpOptions(NamedTuple):
     """Options of the HTTP server: whether it accepts WebSockets, the folder of its certificate (empty: plain HTTP), and
     the token that `/metrics` requires."""
 
@@ -265,11 +265,11 @@ class _Edge(NamedTuple):
     metrics_token: str
 
 
-async def _main(name: str, values: SettingsT, build: Build[SettingsT], once: bool, edge: _Edge) -> int:
+async def _main(name: str, values: SettingsT, build: Build[SettingsT], once: bool, http_options: _HttpOptions) -> int:
     """Run the whole life of the process inside the event loop, and return the exit code."""
     try:
         async with contextlib.AsyncExitStack() as resources:
-            await _serve(name, values, build, resources, once=once, edge=edge)
+            await _serve(name, values, build, resources, once=once, http_options=http_options)
     except (ControlPlaneError, BaseExceptionGroup) as error:
         return _failed(error)
     except TimeoutError:
@@ -286,7 +286,7 @@ async def _serve(
     resources: contextlib.AsyncExitStack,
     *,
     once: bool,
-    edge: _Edge,
+    http_options: _HttpOptions,
 ) -> None:
     """Build, wait for the stop, drain. Raises TimeoutError when the drain takes too long."""
     clock = DisciplinedClock()
@@ -317,11 +317,11 @@ async def _serve(
                     tasks=tasks,
                     resources=resources,
                     address=_address(listeners),
-                    metrics_token=edge.metrics_token,
+                    metrics_token=http_options.metrics_token,
                 )
                 if listeners:
-                    certificate = Certificate(edge.tls_dir) if edge.tls_dir else None
-                    tasks.create_task(_http(context, listeners, edge.websockets, certificate), name="http")
+                    certificate = Certificate(http_options.tls_dir) if http_options.tls_dir else None
+                    tasks.create_task(_http(context, listeners, http_options.websockets, certificate), name="http")
                     if certificate is not None:
                         follow_certificate(context, certificate)
                 listen = str(context.address) if listeners else ""

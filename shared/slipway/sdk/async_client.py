@@ -239,7 +239,7 @@ class AsyncClient:
         from websockets.asyncio.client import connect
         from websockets.exceptions import WebSocketException
 
-        class Once(connect):
+        class NoRedirects(connect):
             """Treats a redirect as a refusal: the input of a command is sent to the configured server only."""
 
             def process_redirect(self, exc: Exception) -> Exception | str:
@@ -251,7 +251,7 @@ class AsyncClient:
             url = self._transport.socket_url(settings.server, wanted.path)
             async with (
                 asyncio.timeout(timeout_s),
-                Once(url, **self._transport.socket_options(settings, await self._token())) as socket,
+                NoRedirects(url, **self._transport.socket_options(settings, await self._token())) as socket,
             ):
 
                 async def pass_on() -> None:

@@ -17,7 +17,7 @@ REMEMBERED_MAX = 10_000
 TIME_LENGTH = len("2026-01-02T03:04:05.678")
 
 
-class LinesOnce:
+class LineDeduplicator:
     """The lines of one log that were delivered."""
 
     def __init__(self) -> None:

@@ -286,13 +286,13 @@ def _exchange(address: str, form: Mapping[str, str] | None = None) -> tuple[int,
     from urllib.error import HTTPError
     from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
-    class Nowhere(HTTPRedirectHandler):
+    class NoRedirects(HTTPRedirectHandler):
         def redirect_request(self, *_: Any, **__: Any) -> None:
             return None
 
     body = urlencode(form).encode() if form is not None else None
     request = Request(address, data=body, headers={"Accept": "application/json", "User-Agent": "slipway"})  # noqa: S310
-    opener = build_opener(ProxyHandler({}), Nowhere())
+    opener = build_opener(ProxyHandler({}), NoRedirects())
     try:
         with opener.open(request, timeout=EXCHANGE_S) as answer:
             status, raw = int(answer.status), answer.read(ANSWER_BYTES_MAX)

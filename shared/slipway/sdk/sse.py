@@ -1,7 +1,7 @@
 """Server-sent events from bytes, and when to reopen a broken stream. Pure: the caller reads and waits.
 
-Promises of `StreamCourse`: it remembers the id of the last delivered entry, or the position at which the server began.
-After a break it returns how long to wait;
+Promises of `ResumableStream`: it remembers the id of the last delivered entry, or the position at which the server
+began. After a break it returns how long to wait;
 the waits double up to `PAUSE_S_MAX`. When the stream does not recover within `patience_s`, it raises the error that
 broke the stream. An entry is a recovery, and so is a heartbeat: a stream may be quiet for hours between two breaks.
 
@@ -65,7 +65,7 @@ class EventParser:
         return ServerSentEvent(fields.get("id", ""), fields.get("event", ""), _decoded(fields["data"]))
 
 
-class StreamCourse:
+class ResumableStream:
     """One stream over several connections. Times are seconds of one monotonic clock."""
 
     def __init__(self, after: str = "", *, patience_s: float = PATIENCE_S, pause_s: float = PAUSE_S) -> None:

@@ -114,13 +114,13 @@ def open_socket(url: str, options: Mapping[str, Any]) -> Any:
 
     library: Any = client
 
-    class Once(library.reconnect):
+    class NoRedirects(library.reconnect):
         """Treats a redirect as a refusal: the input of a command is sent to the configured server only."""
 
         def process_redirect(self, exc: Exception) -> Exception | str:
             return exc
 
-    return Once(url, **options)
+    return NoRedirects(url, **options)
 
 
 def refused_socket(error: Exception, server: ServerAddress) -> ControlPlaneError:

@@ -15,8 +15,8 @@ from slipway.errors import DeadlineError, FieldError, InvalidError, PermanentErr
 from slipway.model.events import AllocationEvent
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.times import parse_time
-from slipway.sdk.log_lines import LinesOnce
-from slipway.sdk.sse import SILENCE_S, EventParser, ServerSentEvent, StreamCourse
+from slipway.sdk.log_lines import LineDeduplicator
+from slipway.sdk.sse import SILENCE_S, EventParser, ResumableStream, ServerSentEvent
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class Watch(Generic[T]):
         self.path, self.query = path, query
         self._decode = decode
         self._deadline = deadline
-        self._course = StreamCourse(after)
+        self._course = ResumableStream(after)
         self._parser = EventParser(self._course.stands_at)
         self._silence_s = SILENCE_S
         self.is_over = False
@@ -122,7 +122,7 @@ def watch_events(
 
 def watch_lines(path: str, query: Mapping[str, Any], *, after: str) -> Watch[LogLineView]:
     """Return a watch of new log lines, each once. A gap is a line whose `missing` counts the lost lines."""
-    once = LinesOnce()
+    once = LineDeduplicator()
 
     def decode(entry: ServerSentEvent) -> LogLineView | None:
         return msgspec.convert(entry.data, LogLineView) if once.is_new(entry.data, entry.id) else None

@@ -37,7 +37,7 @@ from slipway.streams.routes import (
     ClusterSlots,
     RedisAddress,
     Reply,
-    Single,
+    SingleServer,
     UncoveredError,
     make_connection,
     parse,
@@ -177,7 +177,7 @@ class RedisClient:
         return parts
 
     async def _find(self, key: str) -> RedisAddress:
-        if isinstance(self._route, Single):
+        if isinstance(self._route, SingleServer):
             return self._route.address
         if self._route.is_known:
             return await self._route.find(key)

@@ -19,7 +19,7 @@ from slipway.model.ids import AllocationId, split_allocation_id
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.numbers import plain
 from slipway.streams import keys
-from slipway.streams.decisions import Caps, DecisionEntry
+from slipway.streams.decisions import DecisionEntry, DecisionLogLimits
 from slipway.streams.macs import ForgedError, Macs
 from slipway.streams.ports import Claimed, DeadLetter, FeedEntry, FeedOp, SpanRecord, WorkHint
 from slipway.streams.webhooks import Delivery
@@ -263,7 +263,7 @@ def decode_decision(fields: Fields) -> DecisionEntry:
     return DecisionEntry(chain=_text(fields, "c"), number=number, tick=tick, data=fields.get("d", b""))
 
 
-def check_decision(entry: DecisionEntry, caps: Caps) -> None:
+def check_decision(entry: DecisionEntry, caps: DecisionLogLimits) -> None:
     """Raises `InvalidError` for an entry whose data uses more than half of its log's limit."""
     if len(entry.data) * 2 > caps.size:
         raise InvalidError(f"{len(entry.data)} bytes are too many for a decision log of {caps.size}")

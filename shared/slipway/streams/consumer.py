@@ -64,7 +64,7 @@ LOOPS: Final = (CLAIM, HEARTBEATS, SWEEPS, ACKNOWLEDGEMENTS)
 _received: ContextVar[Claimed | None] = ContextVar("slipway_received", default=None)
 
 
-def received() -> Claimed | None:
+def current_entry() -> Claimed | None:
     """Return the entry that the running handler was called for; None when the hint came from no stream."""
     return _received.get()
 

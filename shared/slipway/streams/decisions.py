@@ -42,7 +42,7 @@ class StoredDecision(msgspec.Struct, frozen=True, kw_only=True):
     entry: DecisionEntry
 
 
-class Caps(msgspec.Struct, frozen=True, kw_only=True):
+class DecisionLogLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits on the log of one pool."""
 
     entries: int
@@ -53,7 +53,7 @@ class Caps(msgspec.Struct, frozen=True, kw_only=True):
 class DecisionLog(Protocol):
     """The decision logs of all pools."""
 
-    async def append(self, pool: str, entry: DecisionEntry, *, base: str | None, caps: Caps) -> str | None:
+    async def append(self, pool: str, entry: DecisionEntry, *, base: str | None, caps: DecisionLogLimits) -> str | None:
         """Append, and return the new entry's cursor. `base` is the cursor of its base; None for a base itself.
 
         Returns None when the base is gone: then nothing was written, and the caller must begin a new chain. Raises

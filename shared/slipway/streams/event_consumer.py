@@ -292,7 +292,7 @@ class EventConsumer:
     async def _bury(self, each: EventDelivery, deliveries: int, cause: str) -> bool:
         name = each.event.event_id if each.event is not None else each.entry_id
         for tries in itertools.count():
-            if await self._quietly(self._group.bury(each, cause=cause, deliveries=deliveries)):
+            if await self._quietly(self._group.dead_letter(each, cause=cause, deliveries=deliveries)):
                 break
             await self._first(self._stop, min(_AWAY_MAX_S, _AWAY_FIRST_S * 2 ** min(tries, 10)))
             if self._stop.is_set():

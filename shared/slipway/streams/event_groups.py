@@ -82,7 +82,7 @@ class EventGroup(Protocol):
         """Remove these events from the pending ones, because they are handled."""
         ...
 
-    async def bury(self, delivery: EventDelivery, *, cause: str, deliveries: int) -> None:
+    async def dead_letter(self, delivery: EventDelivery, *, cause: str, deliveries: int) -> None:
         """Move an event to the dead letters of the group."""
         ...
 

@@ -17,7 +17,7 @@ from slipway.streams.macs import Macs
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from slipway.streams.ports import SpanRecord, Streams
-from slipway.streams.producer import WRITE_BEHIND, BestEffort
+from slipway.streams.producer import WRITE_BEHIND, BestEffortWriter
 
 _BACKOFF_MAX_S = 5.0
 _DELIVERIES = {
@@ -63,7 +63,7 @@ def open_streams(
     return MemoryStreams(nobody)
 
 
-async def write_behind(behind: BestEffort, context: ServiceContext[Any]) -> None:
+async def write_behind(behind: BestEffortWriter, context: ServiceContext[Any]) -> None:
     """Run the buffered writers until the process stops, then write the rest of the buffers."""
     async with TaskGroup() as tasks:
         writing = tasks.create_task(
@@ -107,7 +107,7 @@ class MetricTally:
 class TraceWriter:
     """A `telemetry.SpanSink` that buffers ended spans of allocations and writes them to `slipway:trace:{id}`."""
 
-    def __init__(self, behind: BestEffort) -> None:
+    def __init__(self, behind: BestEffortWriter) -> None:
         self._behind = behind
 
     def offer(self, allocation_id: str, span: dict[str, Any]) -> None:

@@ -247,7 +247,7 @@ def source_of(name: str) -> LogKey | None:
     return LogKey(attempt=attempt, rank=rank, stream=parts[2], container=parts[3])
 
 
-class Gaps:
+class GapFinder:
     """Finds the gaps in lines as they are read, of any number of logs.
 
     `positions` are the stored positions of all logs at the start. A reader may begin in the middle of a log (`is_whole`

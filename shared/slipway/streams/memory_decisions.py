@@ -1,7 +1,7 @@
 """The decision log in memory: the twin of `lua/decisions.lua`, on the server model. Must not import redis."""
 
 from slipway.streams import codec, keys, pages
-from slipway.streams.decisions import Caps, DecisionEntry, StoredDecision
+from slipway.streams.decisions import DecisionEntry, DecisionLogLimits, StoredDecision
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.ports import Tally
 
@@ -14,13 +14,13 @@ class MemoryDecisions:
     def __init__(self, server: MemoryServer, tally: Tally) -> None:
         self._server, self._tally = server, tally
 
-    async def append(self, pool: str, entry: DecisionEntry, *, base: str | None, caps: Caps) -> str | None:
+    async def append(self, pool: str, entry: DecisionEntry, *, base: str | None, caps: DecisionLogLimits) -> str | None:
         codec.check_decision(entry, caps)
         await self._server.enter("decisions.append")
         with self._server.script():
             return self._append(keys.decisions(pool), entry, base, caps)
 
-    def _append(self, key: str, entry: DecisionEntry, base: str | None, caps: Caps) -> str | None:
+    def _append(self, key: str, entry: DecisionEntry, base: str | None, caps: DecisionLogLimits) -> str | None:
         newest = self._server.newest(key, 1)
         total = (int(newest[0][1].get(_SUM, b"0")) if newest else 0) + len(entry.data)
         stream = self._server.stream(key)

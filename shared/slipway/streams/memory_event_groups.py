@@ -64,8 +64,8 @@ class MemoryEventGroup:
         for each in deliveries:
             self._server.acknowledge(keys.events(each.shard), self._group, [codec.cursor_parts(each.entry_id)])
 
-    async def bury(self, delivery: EventDelivery, *, cause: str, deliveries: int) -> None:
-        await self._server.enter("events.bury")
+    async def dead_letter(self, delivery: EventDelivery, *, cause: str, deliveries: int) -> None:
+        await self._server.enter("events.dead_letter")
         letter = letter_of(delivery, deliveries, cause)
         self._server.add(keys.letters(self._group), letter, length_max=keys.LETTERS.length_max)
         await self.acknowledge([delivery])

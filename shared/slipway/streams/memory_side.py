@@ -124,7 +124,7 @@ class MemoryHealth:
         return 0.0
 
 
-class MemoryConditions:
+class MemoryServerHealthReader:
     """The `Conditions` of the server model, which has no settings."""
 
     def __init__(self, server: MemoryServer) -> None:
@@ -171,7 +171,7 @@ class MemoryStreams:
         self.decisions = MemoryDecisions(server, counts)
         self.logouts = MemoryLogouts(server)
         self.health = MemoryHealth(server)
-        self.conditions = MemoryConditions(server)
+        self.conditions = MemoryServerHealthReader(server)
 
     def work_queue(self, consumer: str) -> MemoryWorkQueue:
         """Return the work queue for the consumer of that name."""

@@ -50,8 +50,8 @@ class MemoryWebhooks:
             for entry_id, fields in self._server.deliver_again(key, _GROUP, self._consumer, keys.WEBHOOK_HELD_MAX)
         ]
 
-    async def take_left(self, *, min_idle_s: float, limit: int) -> list[Routable]:
-        await self._server.enter("webhooks.take_left")
+    async def take_abandoned(self, *, min_idle_s: float, limit: int) -> list[Routable]:
+        await self._server.enter("webhooks.take_abandoned")
         return [
             Routable(shard=shard, entry_id=id_text(entry_id), fields=fields)
             for shard, key in enumerate(keys.EVENT_KEYS)
@@ -89,8 +89,8 @@ class MemoryWebhooks:
             for entry_id, fields in self._server.deliver_again(keys.webhook(name), _GROUP, self._consumer, limit)
         ]
 
-    async def claim_left(self, webhooks: Sequence[str], *, min_idle_s: float, limit: int) -> list[Delivery]:
-        await self._server.enter("webhooks.claim_left")
+    async def claim_abandoned(self, webhooks: Sequence[str], *, min_idle_s: float, limit: int) -> list[Delivery]:
+        await self._server.enter("webhooks.claim_abandoned")
         return [
             Delivery(webhook=name, entry_id=id_text(entry_id), fields=fields)
             for name in webhooks
@@ -112,8 +112,8 @@ class MemoryWebhooks:
             self._server.acknowledge(key, _GROUP, [entry_id])
             self._server.remove(key, entry_id)
 
-    async def bury(self, delivery: Delivery, *, cause: str, tries: int) -> None:
-        await self._server.enter("webhooks.bury")
+    async def dead_letter(self, delivery: Delivery, *, cause: str, tries: int) -> None:
+        await self._server.enter("webhooks.dead_letter")
         letter = codec.encode_dead_delivery(delivery, tries, cause)
         self._server.add(keys.DEAD.prefix, letter, length_max=keys.DEAD.length_max)
         await self.done([delivery])

@@ -29,7 +29,7 @@ from slipway.streams.allgather import Gatherings
 from slipway.streams.decisions import DecisionLog
 from slipway.streams.logouts import Logouts
 from slipway.streams.logpacks import LogAppended, LogKey, LogPack, LogPosition, StoredLine
-from slipway.streams.server_health import Conditions
+from slipway.streams.server_health import ServerHealthReader
 from slipway.streams.webhooks import Webhooks
 
 if TYPE_CHECKING:
@@ -478,7 +478,7 @@ class Streams(Protocol):
     @property
     def health(self) -> StreamsHealth: ...
     @property
-    def conditions(self) -> Conditions: ...
+    def conditions(self) -> ServerHealthReader: ...
 
     def work_queue(self, consumer: str) -> WorkStream:
         """Return the work queue for the consumer of that name (unique per process: the pod's uid)."""

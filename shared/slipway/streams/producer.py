@@ -4,7 +4,7 @@ This module finds the events of a ring that are missing in its stream, and owns 
 It does not know Redis.
 
 Promises: `RingPublisher` appends the missing events of a ring to the allocation's stream, in order, even when others
-publish at the same time. `BestEffort.offer_*` never block and never raise. Values that do not fit are dropped and
+publish at the same time. `BestEffortWriter.offer_*` never block and never raise. Values that do not fit are dropped and
 counted. Only activity is kept while the server is away.
 """
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 WRITE_BEHIND: Final = Loop(
     name="write-behind", bound_s=120.0, moves="each batch of spans and activity", rests="a span or an activity"
 )
-"""The loop that runs `BestEffort.step`."""
+"""The loop that runs `BestEffortWriter.step`."""
 
 _GAP_ROUNDS_MAX: Final = 4
 _SPANS_EVERY_S: Final = 0.6
@@ -103,7 +103,7 @@ class RingPublisher:
         raise TransientError("the stream changes faster than it can be published to")
 
 
-class _Offers(Generic[T]):
+class _OfferBuffer(Generic[T]):
     """A bounded buffer of (allocation, value)."""
 
     def __init__(self, size: int, counter: str, tally: Tally) -> None:
@@ -140,7 +140,7 @@ class _Offers(Generic[T]):
             liveness.beat()
 
 
-class _Touches:
+class _ActivityBuffer:
     """The newest sign of activity of each allocation and source, until it is written.
 
     No activity is lost while the server is away for some time.
@@ -189,7 +189,7 @@ class LossySinks(Protocol):
     def activity(self) -> Activity: ...
 
 
-class BestEffort:
+class BestEffortWriter:
     """Buffered spans and activity, written later. A loop of the service runs `step`."""
 
     def __init__(
@@ -197,8 +197,8 @@ class BestEffort:
     ) -> None:
         self._sinks, self._clock, self._every_s = sinks, clock, every_s
         self._spans_at_s = 0.0
-        self._spans = _Offers[SpanRecord](size, "spans_dropped", tally)
-        self._touches = _Touches(size, tally)
+        self._spans = _OfferBuffer[SpanRecord](size, "spans_dropped", tally)
+        self._touches = _ActivityBuffer(size, tally)
         self._something = asyncio.Event()
 
     def offer_span(self, allocation: AllocationId, span: SpanRecord) -> bool:

@@ -2,7 +2,7 @@
 
 from slipway.streams import codec, keys, pages, rows, scripts
 from slipway.streams.client import RedisClient, command
-from slipway.streams.decisions import Caps, DecisionEntry, StoredDecision
+from slipway.streams.decisions import DecisionEntry, DecisionLogLimits, StoredDecision
 from slipway.streams.ports import Tally
 
 
@@ -12,7 +12,7 @@ class RedisDecisions:
     def __init__(self, client: RedisClient, tally: Tally) -> None:
         self._client, self._tally = client, tally
 
-    async def append(self, pool: str, entry: DecisionEntry, *, base: str | None, caps: Caps) -> str | None:
+    async def append(self, pool: str, entry: DecisionEntry, *, base: str | None, caps: DecisionLogLimits) -> str | None:
         codec.check_decision(entry, caps)
         fields = rows.flat(codec.encode_decision(entry))
         key, limits = keys.decisions(pool), (caps.entries, caps.size, len(entry.data))

@@ -69,7 +69,7 @@ class RedisEventGroup:
         calls = [command("XACK", keys.events(shard), self._group, *ids) for shard, ids in by_shard(deliveries).items()]
         rows.checked(await self._client.pipeline(calls))
 
-    async def bury(self, delivery: EventDelivery, *, cause: str, deliveries: int) -> None:
+    async def dead_letter(self, delivery: EventDelivery, *, cause: str, deliveries: int) -> None:
         letter = rows.flat(letter_of(delivery, deliveries, cause))
         key = keys.letters(self._group)
         await self._client.run(command("XADD", key, "MAXLEN", "~", keys.LETTERS.length_max, "*", *letter))

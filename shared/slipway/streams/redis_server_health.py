@@ -20,7 +20,7 @@ _SECTIONS: Final = ("server", "memory", "persistence", "stats", "replication")
 _CONFIG: Final = ("maxmemory", "maxmemory-policy", "appendonly", "save")
 
 
-class RedisConditions:
+class RedisServerHealthReader:
     """The `Conditions` of Redis."""
 
     def __init__(self, client: RedisClient, account: Account | None = None) -> None:

@@ -14,7 +14,7 @@ from slipway.streams.redis_events import RedisEvents, RedisFirehose
 from slipway.streams.redis_gather import RedisGatherings
 from slipway.streams.redis_logouts import RedisLogouts
 from slipway.streams.redis_logs import RedisLogs
-from slipway.streams.redis_server_health import RedisConditions
+from slipway.streams.redis_server_health import RedisServerHealthReader
 from slipway.streams.redis_side import (
     RedisActivity,
     RedisDead,
@@ -44,7 +44,7 @@ class RedisStreams:
         tail = Tail(client)
         self._client = client
         self.health = RedisHealth(client)
-        self.conditions = RedisConditions(client, account)
+        self.conditions = RedisServerHealthReader(client, account)
         self.events = RedisEvents(client, tail, counts)
         self.firehose = RedisFirehose(client, counts)
         self.hints = RedisHints(client, counts)

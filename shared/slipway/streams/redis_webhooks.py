@@ -62,7 +62,7 @@ class RedisWebhooks:
                     found += _routables(shard, page)
         return found
 
-    async def take_left(self, *, min_idle_s: float, limit: int) -> list[Routable]:
+    async def take_abandoned(self, *, min_idle_s: float, limit: int) -> list[Routable]:
         tail = (_GROUP, self._consumer, int(min_idle_s * 1_000), "0-0", "COUNT", limit)
         # For Redis 7.0, a claim that finds nothing is no sign of life of the consumer. A read of its own pending
         # entries is.
@@ -93,7 +93,7 @@ class RedisWebhooks:
     async def held(self, webhooks: Sequence[str]) -> list[Delivery]:
         return await self._read(webhooks, "0", keys.WEBHOOK_HELD_MAX)
 
-    async def claim_left(self, webhooks: Sequence[str], *, min_idle_s: float, limit: int) -> list[Delivery]:
+    async def claim_abandoned(self, webhooks: Sequence[str], *, min_idle_s: float, limit: int) -> list[Delivery]:
         tail = (_GROUP, self._consumer, int(min_idle_s * 1_000), "0-0", "COUNT", limit)
         calls = [command("XAUTOCLAIM", keys.webhook(name), *tail) for name in webhooks]
         found: list[Delivery] = []
@@ -119,7 +119,7 @@ class RedisWebhooks:
             ]
         rows.checked(await self._client.pipeline(calls))
 
-    async def bury(self, delivery: Delivery, *, cause: str, tries: int) -> None:
+    async def dead_letter(self, delivery: Delivery, *, cause: str, tries: int) -> None:
         letter = rows.flat(codec.encode_dead_delivery(delivery, tries, cause))
         await self._client.run(command("XADD", keys.DEAD.prefix, "MAXLEN", "~", keys.DEAD.length_max, "*", *letter))
         await self.done([delivery])

@@ -68,7 +68,7 @@ class Route(Protocol):
     def forget(self) -> None: ...
 
 
-class Single:
+class SingleServer:
     """One server at a fixed address."""
 
     is_known = True
@@ -216,7 +216,7 @@ def parse(url: str, *, ask: Ask) -> tuple[Route, Login]:
         tls=tls,
         options=options,
     )
-    return Single(address), login
+    return SingleServer(address), login
 
 
 def _parse_many(url: str, ask: Ask) -> tuple[Route, Login]:

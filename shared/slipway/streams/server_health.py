@@ -52,7 +52,7 @@ class ServerHealth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 STALE_S = 600.0
 
 
-class Conditions(Protocol):
+class ServerHealthReader(Protocol):
     """Reads the condition of the server."""
 
     async def look(self) -> ServerHealth:

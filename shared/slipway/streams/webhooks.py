@@ -5,12 +5,13 @@ promise and pass one contract suite: `redis_webhooks.py` and `memory_webhooks.py
 
 There are two stages, so that a slow or dead receiver delays no other one. The group `webhooks` reads the firehose and
 copies each event into the queue of every webhook that wants it (`take`, then `route`). Each queue is processed
-separately (`claim`, then `done` or `bury`).
+separately (`claim`, then `done` or `dead_letter`).
 
 Promises:
 
 - An event is acknowledged in the firehose only after it is in every queue. A delivery is removed from its queue only by
-  `done` or `bury`. Other processes take over the entries of a dead process (`take_left`, `claim_left`).
+  `done` or `dead_letter`. Other processes take over the entries of a dead process (`take_abandoned`,
+  `claim_abandoned`).
 - Groups that the server lost are created again, from the start of the existing entries.
 
 Not promised: that an event is delivered only once (receivers dedupe by the event's id); any event beyond the caps of
@@ -65,7 +66,7 @@ class Webhooks(Protocol):
         """Return the entries that this consumer took before and did not route, to continue with after a restart."""
         ...
 
-    async def take_left(self, *, min_idle_s: float, limit: int) -> list[Routable]:
+    async def take_abandoned(self, *, min_idle_s: float, limit: int) -> list[Routable]:
         """Return entries that any consumer took and did not route for `min_idle_s` seconds. Also a sign of life of this
         consumer.
         """
@@ -85,7 +86,7 @@ class Webhooks(Protocol):
         """
         ...
 
-    async def claim_left(self, webhooks: Sequence[str], *, min_idle_s: float, limit: int) -> list[Delivery]:
+    async def claim_abandoned(self, webhooks: Sequence[str], *, min_idle_s: float, limit: int) -> list[Delivery]:
         """Return deliveries that any consumer claimed and did not heartbeat for `min_idle_s` seconds."""
         ...
 
@@ -97,7 +98,7 @@ class Webhooks(Protocol):
         """Remove deliveries that are delivered or no longer wanted."""
         ...
 
-    async def bury(self, delivery: Delivery, *, cause: str, tries: int) -> None:
+    async def dead_letter(self, delivery: Delivery, *, cause: str, tries: int) -> None:
         """Move a delivery to the dead letters. It is written there before it is removed here."""
         ...
 

@@ -9,7 +9,7 @@ Source: pkg/kubelet/lifecycle/predicate.go, pkg/kubelet/cm/devicemanager/manager
 
 from collections.abc import Mapping, Sequence
 
-from slipway.model.podresources import ContainerAsk, effective_requests
+from slipway.model.podresources import ContainerResources, effective_requests
 from slipway.model.resources import PODS, Resources
 from tests.conformance.kubelets.objects import Container, Pod, Taint, Term, Toleration
 from tests.conformance.kubelets.status import Rejection
@@ -134,8 +134,8 @@ def mismatch(pod: Pod, name: str, labels: Mapping[str, str], taints: Sequence[Ta
     return None
 
 
-def _ask(container: Container) -> ContainerAsk:
-    return ContainerAsk(
+def _ask(container: Container) -> ContainerResources:
+    return ContainerResources(
         requests=container.resources.requests, limits=container.resources.limits, sidecar=container.is_sidecar
     )
 

@@ -8,8 +8,8 @@ from tests.conformance.system.system import System
 
 FILES = {
     "shell": {"__main__.py", "client.py", "terminal.py", "sessions.py", "sockets.py", "home.py"},
-    "notebook": {"__main__.py", "client.py", "beside.py", "signals.py", "home.py"},
-    "tensorboard": {"__main__.py", "client.py", "beside.py", "signals.py", "home.py"},
+    "notebook": {"__main__.py", "client.py", "service_reporter.py", "signals.py", "home.py"},
+    "tensorboard": {"__main__.py", "client.py", "service_reporter.py", "signals.py", "home.py"},
 }
 
 

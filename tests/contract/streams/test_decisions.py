@@ -4,18 +4,20 @@ import pytest
 
 from slipway.errors import InvalidError
 from slipway.streams import keys
-from slipway.streams.decisions import Caps, DecisionEntry
+from slipway.streams.decisions import DecisionEntry, DecisionLogLimits
 from slipway.streams.ports import Streams
 from tests.support.redis import Backend
 
-CAPS = Caps(entries=10, size=1_000)
+CAPS = DecisionLogLimits(entries=10, size=1_000)
 
 
 def a_tick(chain: str, number: int, *, size: int = 10) -> DecisionEntry:
     return DecisionEntry(chain=chain, number=number, tick=100 + number, data=bytes([number]) * size)
 
 
-async def write(streams: Streams, chain: str, count: int, *, size: int = 10, caps: Caps = CAPS) -> list[str | None]:
+async def write(
+    streams: Streams, chain: str, count: int, *, size: int = 10, caps: DecisionLogLimits = CAPS
+) -> list[str | None]:
     """Write a chain of that many entries and return their cursors."""
     base = await streams.decisions.append("p", a_tick(chain, 0, size=size), base=None, caps=caps)
     rest = [

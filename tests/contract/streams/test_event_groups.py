@@ -79,7 +79,7 @@ async def test_an_event_that_cannot_be_read_says_why_and_can_become_a_dead_lette
     [found] = await claim(group)
     assert found.event is None
     assert found.problem
-    await group.bury(found, cause="cannot be read", deliveries=1)
+    await group.dead_letter(found, cause="cannot be read", deliveries=1)
     assert await group.claim_abandoned(min_idle_s=0, limit=LIMIT) == []
     [letter] = await group.letters()
     assert (letter.source, letter.entry_id, letter.cause) == (keys.events(3), found.entry_id, "cannot be read")

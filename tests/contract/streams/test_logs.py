@@ -7,7 +7,7 @@ from contextlib import aclosing
 import msgspec
 
 from slipway.streams import keys
-from slipway.streams.logpacks import EVENT, Gaps, LogKey, LogLine, LogPack, LogPosition, StoredLine
+from slipway.streams.logpacks import EVENT, GapFinder, LogKey, LogLine, LogPack, LogPosition, StoredLine
 from slipway.streams.ports import Streams
 from tests.support.logs import a_pack, end_logs
 from tests.support.redis import Backend, an_id
@@ -145,7 +145,7 @@ async def test_what_the_writer_left_out_is_a_gap(streams: Streams) -> None:
     """The numbers continue behind the gap; a position may also move without a line."""
     await streams.logs.append([a_pack(an_id(), lines(2))])
     await streams.logs.append([a_pack(an_id(), lines(1, start=10), after=2, first=10)])
-    marks = marks_of(await streams.logs.read(an_id()), Gaps({}, is_whole=True))
+    marks = marks_of(await streams.logs.read(an_id()), GapFinder({}, is_whole=True))
     assert marks == [(3, 7)]
 
 
@@ -158,10 +158,10 @@ async def test_a_reader_in_the_middle_finds_the_gap_that_the_store_made(streams:
     gap = (position.first_end + 1, position.kept_from - position.first_end - 1)
     first = next(place for place, each in enumerate(stored) if each.line.number == position.kept_from)
     for start, expected in ((0, [gap]), (first, [gap]), (first + 1, [])):
-        assert marks_of(stored[start:], Gaps(positions, is_whole=False)) == expected, start
+        assert marks_of(stored[start:], GapFinder(positions, is_whole=False)) == expected, start
 
 
-def marks_of(stored: Sequence[StoredLine], gaps: Gaps) -> list[tuple[int, int]]:
+def marks_of(stored: Sequence[StoredLine], gaps: GapFinder) -> list[tuple[int, int]]:
     found = [gaps.before(each.line) for each in stored]
     return [(mark.number, mark.missing) for mark in found if mark is not None]
 

@@ -33,7 +33,7 @@ async def test_an_event_is_copied_to_each_webhook_and_then_acknowledged(streams:
     taken = await take(hooks)
     assert [decode_event(entry.fields).seq for entry in taken] == [1, 2, 3]
     await hooks.route([(taken[0], ["x", "y"]), (taken[1], ["x"]), (taken[2], [])])
-    assert await hooks.take_left(min_idle_s=0, limit=100) == []
+    assert await hooks.take_abandoned(min_idle_s=0, limit=100) == []
     assert await hooks.backlog(["x", "y", "z"]) == [2, 1, 0]
     assert seqs(await hooks.claim(["x"], limit=10)) == [1, 2]
     assert seqs(await hooks.claim(["y", "z"], limit=10)) == [1]
@@ -48,10 +48,10 @@ async def test_what_a_router_that_died_had_taken_is_taken_over(streams: Streams)
     assert await streams.webhooks("dead").take_again() == taken
     other = streams.webhooks("b")
     assert await other.take_again() == []
-    assert await other.take_left(min_idle_s=60, limit=10) == []
-    [left] = await other.take_left(min_idle_s=0, limit=10)
+    assert await other.take_abandoned(min_idle_s=60, limit=10) == []
+    [left] = await other.take_abandoned(min_idle_s=0, limit=10)
     await other.route([(left, ["x"])])
-    assert await streams.webhooks("c").take_left(min_idle_s=0, limit=10) == []
+    assert await streams.webhooks("c").take_abandoned(min_idle_s=0, limit=10) == []
 
 
 async def test_a_delivery_stays_until_it_is_done(streams: Streams) -> None:
@@ -67,11 +67,11 @@ async def test_a_delivery_stays_until_it_is_done(streams: Streams) -> None:
     assert await streams.webhooks("b").held(["x"]) == []
     await asyncio.sleep(0.6)
     await again.heartbeat([second])
-    assert seqs(await streams.webhooks("b").claim_left(["x", "none"], min_idle_s=0.5, limit=10)) == [1]
+    assert seqs(await streams.webhooks("b").claim_abandoned(["x", "none"], min_idle_s=0.5, limit=10)) == [1]
     await streams.webhooks("b").done([first])
     await again.done([second])
     assert await hooks.backlog(["x"]) == [0]
-    assert await streams.webhooks("c").claim_left(["x"], min_idle_s=0, limit=10) == []
+    assert await streams.webhooks("c").claim_abandoned(["x"], min_idle_s=0, limit=10) == []
 
 
 async def test_a_buried_delivery_is_a_dead_letter_that_can_be_sent_again(streams: Streams) -> None:
@@ -81,7 +81,7 @@ async def test_a_buried_delivery_is_a_dead_letter_that_can_be_sent_again(streams
     await publish(streams, 1)
     await hooks.route([(entry, ["x"]) for entry in await take(hooks)])
     [delivery] = await hooks.claim(["x"], limit=10)
-    await hooks.bury(delivery, cause="answered 500", tries=7)
+    await hooks.dead_letter(delivery, cause="answered 500", tries=7)
     assert await hooks.backlog(["x"]) == [0]
     [letter] = await streams.dead.page()
     assert (letter.source, letter.cause, letter.deliveries) == (keys.DEAD_DELIVERY, "answered 500", 7)
@@ -105,12 +105,12 @@ async def test_one_router_is_the_first(streams: Streams) -> None:
     assert await b.is_first(silence_s=60)
     await publish(streams, 1)
     await take(b)
-    await b.take_left(min_idle_s=60, limit=1)
+    await b.take_abandoned(min_idle_s=60, limit=1)
     assert await a.is_first(silence_s=60)
-    await a.take_left(min_idle_s=60, limit=1)
+    await a.take_abandoned(min_idle_s=60, limit=1)
     assert (await a.is_first(silence_s=60), await b.is_first(silence_s=60)) == (True, False)
     await asyncio.sleep(0.05)
-    await b.take_left(min_idle_s=60, limit=1)
+    await b.take_abandoned(min_idle_s=60, limit=1)
     assert await b.is_first(silence_s=0.04)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from slipway.api.access.issuer import FETCH_GAP_S, KEYS_FRESH_S, Issuer
 from slipway.api.settings import Settings
-from slipway.ops.doctor.command import InsideIssuer, inside_of, judge_issuer
+from slipway.ops.doctor.command import ApiIssuerCondition, api_condition_of, judge_issuer
 from slipway.ops.doctor.finding import FindingState
 from tests.support.access import BINDINGS, CLUSTER_BINDINGS, RBAC, ROLES, Teams, bearer, served_by, teams_world
 from tests.support.clock import ShiftedClock
@@ -237,7 +237,7 @@ async def test_the_doctor_is_told_of_the_issuer(issuer: RunningIssuer, tmp_path:
     without an issuer."""
     async with teams_world("token", tmp_path, **of_issuer(issuer.url)) as teams:
         admin = await teams.token("root", {"*": "admin"})
-        told = inside_of((await teams.call("GET", "/condition", admin)).json())
+        told = api_condition_of((await teams.call("GET", "/condition", admin)).json())
         assert told.issuer is not None
         assert (told.issuer.issuer, told.issuer.keys, told.issuer.error) == (issuer.url, 1, "")
         assert told.issuer.ahead_s is not None
@@ -246,12 +246,12 @@ async def test_the_doctor_is_told_of_the_issuer(issuer: RunningIssuer, tmp_path:
     issuer.faults(away=True)
     async with teams_world("token", tmp_path, **of_issuer(issuer.url)) as teams:
         admin = await teams.token("root", {"*": "admin"})
-        told = inside_of((await teams.call("GET", "/condition", admin)).json())
+        told = api_condition_of((await teams.call("GET", "/condition", admin)).json())
         assert told.issuer is not None
         first = next(iter(judge_issuer(told.issuer)))
         assert (first.state, "answers 503" in first.found) == (FindingState.FAILED, True)
         await parts_issuer(teams).aclose()
-    skewed = InsideIssuer(issuer="https://a.example", keys=1, ahead_s=-20.0)
+    skewed = ApiIssuerCondition(issuer="https://a.example", keys=1, ahead_s=-20.0)
     assert [each.state for each in judge_issuer(skewed)] == [FindingState.OK, FindingState.WARNING]
     async with teams_world("token", tmp_path) as teams:
         admin = await teams.token("root", {"*": "admin"})

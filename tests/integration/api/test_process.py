@@ -17,7 +17,7 @@ import pytest
 from slipway.kube.client import connect
 from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.http import create_app
-from slipway.local.bootstrap import furnish
+from slipway.local.bootstrap import create_initial_objects
 from slipway.runtime.clock import SeededRandom, SystemClock
 from tests.support.http_stub import serve_app, write_kubeconfig
 from tests.support.plain_http import NO_TLS
@@ -60,7 +60,7 @@ async def a_cluster(folder: Path, *, is_furnished: bool = True) -> AsyncGenerato
         kubeconfig = write_kubeconfig(folder, url)
         if is_furnished:
             async with connect(kubeconfig, clock=clock, random=SeededRandom(1)) as kube:
-                await furnish(kube, clock, system_namespace="slipway-system", local_defaults=False)
+                await create_initial_objects(kube, clock, system_namespace="slipway-system", local_defaults=False)
         yield kubeconfig
 
 

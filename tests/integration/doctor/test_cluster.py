@@ -12,7 +12,7 @@ import pytest
 from slipway.crd import rules
 from slipway.local.apiserver.core import ClusterCore
 from slipway.model.times import format_time
-from slipway.ops.doctor.command import DoctorTarget, Inside, examine
+from slipway.ops.doctor.command import ApiCondition, DoctorTarget, examine
 from slipway.ops.doctor.finding import Finding, FindingState
 from slipway.runtime.clock import SeededRandom, SystemClock
 from tests.contract.kube.target import serving
@@ -78,7 +78,7 @@ class Cluster:
     def delete(self, path: str) -> None:
         self._call("DELETE", path)
 
-    async def findings(self, *, ahead_s: float = 0.0, inside: Inside | None = None) -> dict[str, Finding]:
+    async def findings(self, *, ahead_s: float = 0.0, inside: ApiCondition | None = None) -> dict[str, Finding]:
         """The doctor's findings, by check."""
         place = DoctorTarget(kubeconfig=str(self.kubeconfig), inside=inside)
         found = await examine(place, Shifted(ahead_s), SeededRandom(1))
@@ -182,7 +182,7 @@ async def test_rights_in_some_workspaces_only(cluster: Cluster) -> None:
 
 async def test_rights_by_mode(cluster: Cluster) -> None:
     """The api needs one more right when it asks Kubernetes for authorization."""
-    inside = Inside(version="0.1.0", auth="kubernetes", task_listen="0.0.0.0:8082")
+    inside = ApiCondition(version="0.1.0", auth="kubernetes", task_listen="0.0.0.0:8082")
     found = await cluster.failures(inside=inside)
     assert found["rights of api"].found == "may not create subjectaccessreviews.authorization.k8s.io"
 

@@ -20,7 +20,7 @@ from yarl import URL
 from slipway.crd.rules import TWINS
 from slipway.local.apiserver import routes
 from slipway.local.apiserver.core import ClusterCore
-from slipway.local.apiserver.http import ApiServer, Doors
+from slipway.local.apiserver.http import AccessOptions, ApiServer
 from slipway.local.apiserver.status import StatusError
 from slipway.runtime.clock import SystemClock
 from tests.conformance.cluster.servers import ClusterOptions, RealCluster, running_cluster
@@ -49,7 +49,7 @@ class Model:
         self.core.bootstrap()
         for definition in definitions():
             self.core.create("customresourcedefinitions.apiextensions.k8s.io", "", definition)
-        self._server = ApiServer(self.core, doors=Doors())
+        self._server = ApiServer(self.core, doors=AccessOptions())
 
     def ask(self, request: Request) -> Answer:
         """Make one request, answered at once; not called in a running loop, so that no controller runs."""

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from slipway.api import usage_view
 from slipway.api.seen_allocations import SeenAllocation
-from slipway.crd.spending import gather, stretches
+from slipway.crd.daily_usage import usage_by_key, usage_intervals
 from slipway.crd.totals import ANNOTATION_USAGE, BOOKED
 from slipway.crd.usage import DAY_MS, day_of, used
 from slipway.model.lifecycle import Phase
@@ -27,7 +27,7 @@ def test_sums_of_usage_are_those_of_the_whole(steps: list[Step], later_ms: int, 
     now_ms = (steps[-1].at_ms if steps else 0) + later_ms + DAY_MS
     now = now_ms / 1000
     days = sorted({*used(found, now), day_of(now_ms)})
-    assert gather(days, {}, [brief], now) == gather(days, {}, [found], now)
+    assert usage_by_key(days, {}, [brief], now) == usage_by_key(days, {}, [found], now)
     pool = found.spec.pool
-    assert list(stretches(days, {}, [brief], pool, now)) == list(stretches(days, {}, [found], pool, now))
+    assert list(usage_intervals(days, {}, [brief], pool, now)) == list(usage_intervals(days, {}, [found], pool, now))
     assert usage_view.raw_rows([brief], days, {}, now) == usage_view.raw_rows([found], days, {}, now)

@@ -8,7 +8,7 @@ import pytest
 from slipway.api.changes import SpecWriter
 from slipway.api.claims import IdempotencyClaims
 from slipway.api.http_errors import KeyReusedError
-from slipway.api.launch import Launched, LaunchRequests, Order
+from slipway.api.launch import AllocationLauncher, LaunchRequest, LaunchResult
 from slipway.api.lookup import Lookup
 from slipway.api.routes import launches
 from slipway.crd import transitions
@@ -37,12 +37,14 @@ def _remembers_for_ever(patch: pytest.MonkeyPatch) -> None:
 def _overlooks_the_body(patch: pytest.MonkeyPatch) -> None:
     """A known key is accepted with any body."""
 
-    def known(_self: LaunchRequests, found: Allocation | None, _order: Order, error: ControlPlaneError) -> Launched:
+    def known(
+        _self: AllocationLauncher, found: Allocation | None, _order: LaunchRequest, error: ControlPlaneError
+    ) -> LaunchResult:
         if found is None:
             raise error
-        return Launched(allocation=found, created=False)
+        return LaunchResult(allocation=found, created=False)
 
-    patch.setattr(LaunchRequests, "_same_key", known)
+    patch.setattr(AllocationLauncher, "_same_key", known)
 
 
 def _claims_no_key(patch: pytest.MonkeyPatch) -> None:
@@ -63,7 +65,7 @@ def _answers_before_the_create(patch: pytest.MonkeyPatch) -> None:
     async def create(self: Any, manifest: dict[str, Any]) -> Allocation:
         return await self._kube.create(ALLOCATIONS, manifest, dry_run=True)
 
-    patch.setattr(LaunchRequests, "_create", create)
+    patch.setattr(AllocationLauncher, "_create", create)
 
 
 def _lists_everything(patch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.adapters import executor
-from slipway.adapters.executor import SlipwayExecutor, Told, program_of, told_by
+from slipway.adapters.executor import ReportedValue, SlipwayExecutor, program_of, values_in
 from slipway.errors import ControlPlaneError
 from slipway.sdk import Client
 from tests.support.http_stub import serve
@@ -37,14 +37,14 @@ def ran(folder: Path, key: bytes = KEY) -> list[str]:
     return subprocess.run(program, cwd=folder, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
-def text_of(told: Told) -> str:
+def text_of(told: ReportedValue) -> str:
     return told[1].decode()
 
 
 def test_a_result_comes_back_as_the_rank_made_it(tmp_path: Path) -> None:
     """A result is returned as the rank made it, also with other output on its line; other lines are skipped."""
     lines = [f"{line} and a thread says more" for line in ran(tmp_path)]
-    told = told_by(["noise", MARK, f"{MARK}[1]", f"{MARK}[[", *lines], MARK, KEY)
+    told = values_in(["noise", MARK, f"{MARK}[1]", f"{MARK}[[", *lines], MARK, KEY)
     assert {rank: (kind, pickle.loads(data)) for rank, (kind, data) in told.items()} == {0: ("result", 42)}
 
 
@@ -55,19 +55,19 @@ def test_what_no_rank_has_signed_is_not_read(tmp_path: Path) -> None:
     strange = ran(tmp_path, key=b"s" * 32)
     moved = [line.replace(f"{MARK}[0,", f"{MARK}[1,") for line in own]
     other = [line.replace('"result"', '"error"') for line in own]
-    forged = told_by(strange, MARK, KEY)[0], told_by(moved, MARK, KEY)[1], told_by(other, MARK, KEY)[0]
+    forged = values_in(strange, MARK, KEY)[0], values_in(moved, MARK, KEY)[1], values_in(other, MARK, KEY)[0]
     assert {kind for kind, _ in forged} == {"text"}
     assert "is not signed with the key of the call" in text_of(forged[0])
     for lines in ([*own, *strange], [*strange, *own]):
-        assert told_by(lines, MARK, KEY)[0][0] == "result"
+        assert values_in(lines, MARK, KEY)[0][0] == "result"
 
 
 @pytest.mark.parametrize("piece", ["!", "é", ""])
 def test_pieces_of_any_form_are_no_result(piece: str) -> None:
     """Malformed pieces are no result: they do not end the call, and are reported as text."""
     line = f'{MARK}[0, 0, 1, "result", "00", "{piece}"]'
-    assert told_by([line], MARK, KEY)[0][0] == "text"
-    assert told_by([f'{MARK}[0, 7, 1, "result", "00", ""]', f'{MARK}[0, 0, 9, "a", "b", ""]'], MARK, KEY) == {}
+    assert values_in([line], MARK, KEY)[0][0] == "text"
+    assert values_in([f'{MARK}[0, 7, 1, "result", "00", ""]', f'{MARK}[0, 0, 9, "a", "b", ""]'], MARK, KEY) == {}
 
 
 @pytest.mark.parametrize("rank", [0, 1, -1])

@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 
-from slipway.api.access.redaction import SOMEBODY, Blinds
+from slipway.api.access.redaction import SOMEBODY, Redactor
 
 
-def some_blinds(*hidden: str) -> Blinds:
+def some_blinds(*hidden: str) -> Redactor:
     """The redaction for a caller who sees the workspace `mine`; the workspaces `hidden` exist too."""
-    return Blinds(hidden, lambda name: name == "mine")
+    return Redactor(hidden, lambda name: name == "mine")
 
 
 def drawn(value: object, *hidden: str) -> object:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from slipway.api.access import table
+from slipway.api.access import route_rules
 from slipway.api.access.middleware import admit
-from slipway.api.access.table import RouteRule, Where
+from slipway.api.access.route_rules import PermissionScope, RouteRule
 from slipway.api.app import ENDPOINTS, create_app
 from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint
@@ -101,16 +101,16 @@ async def call(teams: Teams, row: Endpoint, headers: dict[str, str], team: str, 
 
 def test_every_route_has_its_row() -> None:
     """Every route has a row in the table, and the table has no other rows."""
-    assert sorted(table.listed()) == sorted(f"{row.method} {row.path}" for row in ENDPOINTS)
+    assert sorted(route_rules.listed()) == sorted(f"{row.method} {row.path}" for row in ENDPOINTS)
 
 
 async def test_a_route_without_a_row_is_not_built(teams: Teams, monkeypatch: pytest.MonkeyPatch) -> None:
     """The application is not built, also when the route does not belong to the REST API."""
-    monkeypatch.delitem(table.OTHERS, "/docs")
+    monkeypatch.delitem(route_rules.OTHERS, "/docs")
     with pytest.raises(InvariantError, match="/docs is not in the authorisation table"):
         create_app(teams.world.parts, HealthApp(ProcessHealth(teams.world.clock)))
     with pytest.raises(InvariantError, match="GET /api/v1/new is not in the authorisation table"):
-        table.rule_of("GET", "/api/v1/new")
+        route_rules.rule_of("GET", "/api/v1/new")
 
 
 @pytest.mark.matrix(most=20)
@@ -164,8 +164,13 @@ async def test_what_is_elsewhere_looks_like_what_is_nowhere(teams: Teams, row: E
     headers = await teams.token("eve", {"team-blue": "admin"})
     there = await call(teams, row, headers, "red")
     assert CANARY["red"] not in _said(there, teams, "red")
-    rule = table.rule_of(row.method, row.path)
-    if rule.where not in (Where.OBJECT, Where.QUERY, Where.PATH, Where.BODY) or row.path.endswith("/simulate"):
+    rule = route_rules.rule_of(row.method, row.path)
+    if rule.where not in (
+        PermissionScope.OBJECT,
+        PermissionScope.QUERY,
+        PermissionScope.PATH,
+        PermissionScope.BODY,
+    ) or row.path.endswith("/simulate"):
         return
     CANARY["none"], teams.ids["none"] = "canarynone", "canarynone-00000000"
     try:
@@ -175,7 +180,7 @@ async def test_what_is_elsewhere_looks_like_what_is_nowhere(teams: Teams, row: E
     assert there.status_code == nowhere.status_code
     assert _said(there, teams, "red") == _said(nowhere, teams, "none")
     assert dict(there.headers).keys() == dict(nowhere.headers).keys()
-    if rule.where in (Where.OBJECT, Where.QUERY, Where.PATH):
+    if rule.where in (PermissionScope.OBJECT, PermissionScope.QUERY, PermissionScope.PATH):
         assert there.status_code == 404
 
 
@@ -219,8 +224,10 @@ def _said(answer: Any, teams: Teams, team: str) -> str:
     return text
 
 
-@pytest.mark.parametrize("where", [where for where in Where if where not in (Where.PUBLIC, Where.CLUSTER)])
-async def test_no_handler_finds_what_its_caller_may_not_see(tmp_path: Path, where: Where) -> None:
+@pytest.mark.parametrize(
+    "where", [where for where in PermissionScope if where not in (PermissionScope.PUBLIC, PermissionScope.CLUSTER)]
+)
+async def test_no_handler_finds_what_its_caller_may_not_see(tmp_path: Path, where: PermissionScope) -> None:
     """Whatever the rule of the row, an id in a body or a parameter finds nothing of another workspace."""
     async with teams_world("token", tmp_path) as teams:
         headers = await teams.token("bob", {"team-red": "admin"})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from slipway.api import batch as bounds
-from slipway.api.batch import BatchLanes, NotReachedError
+from slipway.api.batch import BatchDeadlineError, BatchLimits
 from slipway.crd.meta import ANNOTATION_BATCH
 from slipway.errors import InvariantError, NotFoundError, ThrottledError
 from slipway.kube.resources import ALLOCATIONS
@@ -302,7 +302,7 @@ async def test_each_is_authorised_as_one_is(teams: Teams, caplog: pytest.LogCapt
 
 async def test_so_many_at_once_and_no_more() -> None:
     """One batch has LANES calls under way, all together LANES_OF_ALL; each outcome is at its place."""
-    lanes = BatchLanes(SystemClock(), request_s=30)
+    lanes = BatchLimits(SystemClock(), request_s=30)
     under_way = most = 0
 
     async def do(number: int) -> int:
@@ -331,7 +331,7 @@ async def test_so_many_at_once_and_no_more() -> None:
 
 async def test_one_batch_of_a_user_at_a_time() -> None:
     """The next batch of a user waits; when that takes too long, it is asked to try again."""
-    lanes = BatchLanes(SystemClock(), request_s=0.05)
+    lanes = BatchLimits(SystemClock(), request_s=0.05)
     async with lanes.turn("ada"):
         with pytest.raises(ThrottledError, match="another batch of ada is under way"):
             async with lanes.turn("ada"):
@@ -343,8 +343,8 @@ async def test_one_batch_of_a_user_at_a_time() -> None:
 
 
 async def test_what_is_not_reached_in_time_is_not_touched() -> None:
-    """A call that has begun is finished; the outcome of the others is NotReachedError."""
-    lanes = BatchLanes(SystemClock(), request_s=0.1)
+    """A call that has begun is finished; the outcome of the others is BatchDeadlineError."""
+    lanes = BatchLimits(SystemClock(), request_s=0.1)
     touched: list[int] = []
 
     async def slow(number: int) -> int:
@@ -356,12 +356,12 @@ async def test_what_is_not_reached_in_time_is_not_touched() -> None:
         found = await turn.each(range(5), slow, lanes=1)
     assert touched == [0]
     assert found[0] == 0
-    assert all(isinstance(each, NotReachedError) for each in found[1:])
+    assert all(isinstance(each, BatchDeadlineError) for each in found[1:])
 
 
 async def test_a_fault_of_ours_is_no_outcome() -> None:
     """The error is raised as it is, so that the process learns of it."""
-    lanes = BatchLanes(SystemClock(), request_s=30)
+    lanes = BatchLimits(SystemClock(), request_s=30)
 
     async def broken(number: int) -> int:
         raise InvariantError(str(number))

@@ -14,21 +14,21 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from slipway.api.access.ended_sessions import EndedSessions
-from slipway.api.access.middleware import Until
+from slipway.api.access.middleware import RequestStop
 from slipway.api.access.permissions import LIST
-from slipway.api.access.principal import Anybody
+from slipway.api.access.principal import UnauthenticatedCaller
+from slipway.api.access.route_rules import PermissionScope, RouteRule
 from slipway.api.access.seal import SEALED_CHARS_MAX, SETTLE_S, SealKeys
 from slipway.api.access.session import (
     CODE_S,
     SKEW_S,
     TICKET_S,
+    BrowserCaller,
     BrowserSessions,
     EntryCode,
-    LoggedIn,
     LoginSession,
     WorkloadTicket,
 )
-from slipway.api.access.table import RouteRule, Where
 from slipway.api.deps import ApiDeps
 from slipway.api.http_errors import UnauthorizedError
 from slipway.api.settings import Settings
@@ -250,9 +250,11 @@ async def test_an_open_socket_ends_with_its_login() -> None:
     clock = FakeClock()
     sessions, ended = some_sessions(clock)
     mine, another = sessions.begin("a"), sessions.begin("a")
-    rule = RouteRule(Where.OBJECT, LIST)
+    rule = RouteRule(PermissionScope.OBJECT, LIST)
     for login in (mine, another):
-        stop = Until(ServiceStop(), clock, LoggedIn(Anybody("ada"), login, sessions), rule, "w")
+        stop = RequestStop(
+            ServiceStop(), clock, BrowserCaller(UnauthenticatedCaller("ada"), login, sessions), rule, "w"
+        )
         waiting = asyncio.ensure_future(stop.wait())
         asked_before = len(clock.slept)
         for _ in range(10):

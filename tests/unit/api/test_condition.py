@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from slipway.api.settings import Settings
-from slipway.ops.doctor.command import inside_of
+from slipway.ops.doctor.command import api_condition_of
 from slipway.runtime.service import version
 from tests.support.api_world import ApiWorld, api_world
 
@@ -29,7 +29,7 @@ async def test_without_redis(world: ApiWorld) -> None:
 async def test_with_redis(redis_world: ApiWorld) -> None:
     """The condition of the Redis server has the shape that the doctor reads; when Redis is away, it is null, with the
     error."""
-    inside = inside_of((await redis_world.get("/condition")).json())
+    inside = api_condition_of((await redis_world.get("/condition")).json())
     assert inside.redis is not None
     assert inside.redis.policy == "noeviction"
     redis_world.server.absent = True

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 from starlette.requests import ClientDisconnect
 
-from slipway.api.contexts import Pieces
+from slipway.api.contexts import PieceCache
 from slipway.api.settings import Settings
 from slipway.errors import UnavailableError
 from slipway.inside import fetch
@@ -301,7 +301,7 @@ async def test_a_bad_context_of_a_launch(world: ApiWorld) -> None:
 
 async def test_a_piece_is_read_once_at_a_time() -> None:
     """After a read has failed, a new caller waits for the next read of the same piece."""
-    pieces, load = Pieces(1024), SlowLoad()
+    pieces, load = PieceCache(1024), SlowLoad()
     async with TaskGroup() as group:
         tasks = [group.create_task(outcome(pieces.get(("a", 0), load))) for _ in range(2)]
         await turns()

@@ -3,10 +3,10 @@
 import base64
 from typing import Any
 
-from slipway.streams.decisions import CHAIN_MAX, Caps, DecisionEntry
+from slipway.streams.decisions import CHAIN_MAX, DecisionEntry, DecisionLogLimits
 from tests.support.api_world import ApiWorld
 
-CAPS = Caps(entries=1000, size=1_000_000)
+CAPS = DecisionLogLimits(entries=1000, size=1_000_000)
 
 
 async def write(world: ApiWorld, first: int, count: int) -> None:

@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from slipway import errors
 from slipway.api import assets, http_errors
-from slipway.api.access.table import PAGES
+from slipway.api.access.route_rules import PAGES
 from slipway.api.app import ENDPOINTS
 from slipway.api.problems import TABLE, row_of
 from slipway.api.request_telemetry import QUIET_PATHS

@@ -108,12 +108,12 @@ async def test_no_rank_meets_fewer_than_it_waits_for(world: ApiWorld, tmp_path: 
 
     gather = AllGather(SaysThatAllAreThere(world.server, macs), world.clock, SeededRandom(9), world.stop)
     with pytest.raises(PeersMissingError):
-        await gather.meet(key, Seat(request_id="a", rank=0), peers=2, wait_s=0.3, still_on=still_on)
+        await gather.gather(key, Seat(request_id="a", rank=0), peers=2, wait_s=0.3, still_on=still_on)
     honest = AllGather(MemoryGatherings(world.server, macs), world.clock, SeededRandom(9), world.stop)
-    met = await honest.meet(key, Seat(request_id="a", rank=0), peers=1, wait_s=0.3, still_on=still_on)
+    met = await honest.gather(key, Seat(request_id="a", rank=0), peers=1, wait_s=0.3, still_on=still_on)
     assert len(met.seats) == 1
     with pytest.raises(ConflictError, match="numPeers: 1 have met"):
-        await honest.meet(key, Seat(request_id="a", rank=0), peers=2, wait_s=0.3, still_on=still_on)
+        await honest.gather(key, Seat(request_id="a", rank=0), peers=2, wait_s=0.3, still_on=still_on)
 
 
 async def a_gang(world: ApiWorld, count: int = 4) -> tuple[str, str]:

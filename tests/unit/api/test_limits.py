@@ -1,6 +1,6 @@
 """When an allocation would end by itself, as `explain` states it: the same times by which the scheduler ends it."""
 
-from slipway.api.explain import standing
+from slipway.api.explain import state_sentence
 from slipway.api.limits import is_watched, limits
 from slipway.kube.resources import ALLOCATIONS
 from slipway.model.times import format_time
@@ -62,11 +62,11 @@ def test_explain_says_that_it_was_told() -> None:
     """The message states until when the work may be saved, why, and what follows."""
     story = a_running(preemptible=True, preemptionGrace="2m", idleTimeout="10m").ready()
     told = once(story.stopped("IdleTimeout").it, a_pod().running()).allocation
-    said = standing(told)
+    said = state_sentence(told)
     assert said.startswith(f"running, and asked to save its work by {format_time(NOW + 120)} (IdleTimeout)")
     assert said.endswith("ends for good")
     evicted = once(story.stopped("Preempted", requeue=True).it, a_pod().running()).allocation
-    assert standing(evicted).endswith("the next attempt")
+    assert state_sentence(evicted).endswith("the next attempt")
 
 
 async def test_explain_tells_it(world: ApiWorld) -> None:

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from slipway.api.access import origins
-from slipway.api.access.rate_limit import Rates
+from slipway.api.access.rate_limit import RateLimiter
 from slipway.api.access.session import LoginSession
 from slipway.api.settings import Settings
 from slipway.crd.v1alpha1 import Stop
@@ -322,7 +322,7 @@ async def test_calls_of_one_user_are_limited(tmp_path: Path) -> None:
 def test_time_gives_calls_back_and_the_table_is_bounded() -> None:
     """Calls are given back evenly, up to a burst; the user who has not called for longest is forgotten."""
     clock = FakeClock()
-    rates = Rates(clock, rate_per_s=2.0, burst=1, users_max=2)
+    rates = RateLimiter(clock, rate_per_s=2.0, burst=1, users_max=2)
     for user in ("a", "b", "c"):
         rates.take(user)
     rates.take("a")

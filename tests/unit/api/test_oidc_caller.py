@@ -40,7 +40,7 @@ async def test_a_stream_lasts_as_long_as_its_token_is_accepted(ended_s: float) -
     except UnauthorizedError:
         is_accepted = False
     assert is_accepted is (ended_s < CLOCK_SKEW_S)
-    assert await OidcCaller(user, ListedRoles({}), clock).still() is is_accepted
+    assert await OidcCaller(user, ListedRoles({}), clock).is_still_valid() is is_accepted
 
 
 @pytest.mark.parametrize(

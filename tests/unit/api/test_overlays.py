@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway.api.overlays import Layer, blamed, merged, stacked
+from slipway.api.overlays import Layer, merge_layers, merged, with_sources
 from slipway.errors import FieldError, InvalidError
 from slipway.kube.resources import NAMESPACES, QUEUES, RESOURCE_POOLS
 from tests.support.api_world import ApiWorld
@@ -55,7 +55,7 @@ _BODIES = st.dictionaries(st.sampled_from("abc"), _VALUES, max_size=3)
 def test_every_value_has_one_source(first: Json, second: Json, third: Json) -> None:
     """The sources name each leaf of the result and nothing else; the source is the highest layer that sets the leaf."""
     layers = [Layer(source=name, body=body) for name, body in (("1", first), ("2", second), ("3", third))]
-    body, sources = stacked(layers)
+    body, sources = merge_layers(layers)
     assert {at for at in sources if not _is_empty(body, at)} == set(_leaves(body, ""))
     assert "None" not in str(_leaves(body, ""))
 
@@ -90,7 +90,7 @@ def test_who_is_to_blame() -> None:
     """An error in a template's value names the template; an error in the client's own value is not changed."""
     sources = {"/image": "template base", "/ranks": "request"}
     error = InvalidError("", fields=(FieldError("/image", "bad"), FieldError("/ranks/0/count", "bad")))
-    found = {field.pointer: field.detail for field in blamed(error, sources, "the launch").fields}
+    found = {field.pointer: field.detail for field in with_sources(error, sources, "the launch").fields}
     assert found == {"/image": "bad (it comes from template base)", "/ranks/0/count": "bad"}
 
 

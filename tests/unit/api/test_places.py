@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from slipway.api.access.table import Where, rule_of
+from slipway.api.access.route_rules import PermissionScope, rule_of
 from slipway.api.app import ENDPOINTS
 from slipway.api.endpoint import Endpoint
 from tests.support.api_world import COMMAND, ApiWorld
@@ -13,7 +13,7 @@ from tests.support.api_world import COMMAND, ApiWorld
 BY_QUERY = [
     pytest.param(row, id=f"{row.method} {row.path}")
     for row in ENDPOINTS
-    if rule_of(row.method, row.path).where is Where.QUERY
+    if rule_of(row.method, row.path).where is PermissionScope.QUERY
 ]
 ARCHIVE = b"\x1f\x8b"
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpcore2
 import pytest
 
-from slipway.api.proxy.early import EarlyStream
+from slipway.api.proxy.early_response import EarlyResponseStream
 
 ANSWER = b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 5\r\n\r\nlarge"
 
@@ -62,7 +62,7 @@ async def test_an_answer_is_read_though_a_write_met_the_reset_first(
 ) -> None:
     """The workload answers and closes, with a part of the upload unread; the next write of the upload fails."""
     near, workload = connected
-    stream = EarlyStream(Transport(near))
+    stream = EarlyResponseStream(Transport(near))
     await stream.write(b"head")
     await stream.write(b"the first part of the body")
     workload.sendall(ANSWER)
@@ -80,7 +80,7 @@ async def test_an_answer_is_read_though_a_write_met_the_reset_first(
 async def test_no_descriptor_is_left(connected: tuple[socket.socket, socket.socket]) -> None:
     """The other end sees the end of a connection that is closed after an upload."""
     near, workload = connected
-    stream = EarlyStream(Transport(near))
+    stream = EarlyResponseStream(Transport(near))
     for part in (b"head", b"body"):
         await stream.write(part)
     await stream.aclose()

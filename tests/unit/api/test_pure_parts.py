@@ -12,7 +12,7 @@ from slipway.api.overlays import merged
 from slipway.api.proxy.headers import raw_fields, request_fields, response_fields, wire_fields
 from slipway.api.seen_nodes import SeenNode
 from slipway.api.timeline import timeline
-from slipway.api.ttl_cache import Recent, Seldom
+from slipway.api.ttl_cache import LoadingCache, Throttle
 from slipway.crd.resolve import resolve
 from slipway.errors import InvalidError, UnavailableError
 from slipway.model.events import AllocationEvent
@@ -199,7 +199,7 @@ def test_a_timeline_adds_up() -> None:
 async def test_recent_loads_once_at_a_time_and_keeps_no_failure() -> None:
     """A burst costs one load; an error goes only to its own caller."""
     clock, loads = FakeClock(), list[int]()
-    recent = Recent[str, int](clock, ttl_s=1.0)
+    recent = LoadingCache[str, int](clock, ttl_s=1.0)
 
     async def load() -> int:
         loads.append(1)
@@ -223,7 +223,7 @@ async def test_recent_loads_once_at_a_time_after_a_load_without_a_value(is_faili
     """If a load fails, or takes longer than its value is good, its other callers load once more; later ones wait for
     that."""
     clock, load = FakeClock(), SlowLoad()
-    recent = Recent[str, int](clock, ttl_s=1.0)
+    recent = LoadingCache[str, int](clock, ttl_s=1.0)
     async with TaskGroup() as group:
         first, second = (group.create_task(outcome(recent.get("a", load))) for _ in range(2))
         await turns()
@@ -244,7 +244,7 @@ async def test_recent_loads_once_at_a_time_after_a_load_without_a_value(is_faili
 async def test_recent_keeps_no_value_that_was_forgotten_while_it_was_loaded() -> None:
     """What a client has just written is read again, although an older read was in progress."""
     load = SlowLoad()
-    recent = Recent[str, int](FakeClock(), ttl_s=1.0)
+    recent = LoadingCache[str, int](FakeClock(), ttl_s=1.0)
     async with TaskGroup() as group:
         before = group.create_task(recent.get("a", load))
         await turns()
@@ -260,7 +260,7 @@ async def test_recent_keeps_no_value_that_was_forgotten_while_it_was_loaded() ->
 def test_seldom() -> None:
     """Each key may act once in an interval."""
     clock = FakeClock()
-    seldom = Seldom(clock, every_s=5.0)
+    seldom = Throttle(clock, every_s=5.0)
     assert [seldom.may("a"), seldom.may("a"), seldom.may("b")] == [True, False, True]
     clock.advance(5.0)
     assert seldom.may("a")

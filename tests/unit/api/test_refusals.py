@@ -8,7 +8,7 @@ import httpx2
 import pytest
 from starlette.requests import HTTPConnection
 
-from slipway.api.access.refusals import FORWARDED, KNOWN_S, REFUSED_S, Refusals
+from slipway.api.access.refusals import FORWARDED, KNOWN_S, REFUSED_S, RefusalLimiter
 from slipway.api.http_errors import UnauthorizedError
 from slipway.api.networks import parse_networks
 from slipway.errors import ThrottledError, UnavailableError
@@ -109,13 +109,13 @@ def a_connection(peer: str, forwarded: Sequence[str] = ()) -> HTTPConnection:
 )
 def test_the_address_is_the_nearest_that_is_no_trusted_proxy(peer: str, forwarded: list[str], expected: str) -> None:
     """What a client writes into the field by itself is never believed."""
-    refusals = Refusals(FakeClock(), per_s=1, burst=1, trusted=parse_networks(["10.0.0.0/8"]))
+    refusals = RefusalLimiter(FakeClock(), per_s=1, burst=1, trusted=parse_networks(["10.0.0.0/8"]))
     assert refusals.address_of(a_connection(peer, forwarded)) == expected
 
 
 def test_addresses_of_one_ipv6_network_count_as_one() -> None:
     """A machine may have 2^64 of them."""
-    refusals = Refusals(FakeClock(), per_s=1, burst=1)
+    refusals = RefusalLimiter(FakeClock(), per_s=1, burst=1)
     one, other = [refusals.address_of(a_connection(f"2001:db8::{end}")) for end in ("1", "2")]
     assert one == other
 
@@ -123,7 +123,7 @@ def test_addresses_of_one_ipv6_network_count_as_one() -> None:
 async def test_refusals_are_forgotten_with_time_and_failures_are_none() -> None:
     """The bucket fills again; an error that is not about the credential does not count."""
     clock, caller = FakeClock(), a_connection("203.0.113.7")
-    refusals = Refusals(clock, per_s=1, burst=1)
+    refusals = RefusalLimiter(clock, per_s=1, burst=1)
 
     async def check(secret: str, error: Exception | None = None) -> None:
         async with refusals.tried(caller, secret):
@@ -148,7 +148,7 @@ async def test_refusals_are_forgotten_with_time_and_failures_are_none() -> None:
 async def test_one_credential_counts_once() -> None:
     """A program that repeats an expired token does not use up the refusals of its neighbours."""
     clock, caller = FakeClock(), a_connection("203.0.113.7")
-    refusals = Refusals(clock, per_s=1, burst=2)
+    refusals = RefusalLimiter(clock, per_s=1, burst=2)
     for _ in range(5):
         with pytest.raises(UnauthorizedError):
             async with refusals.tried(caller, "expired", is_remembered=False):
@@ -159,7 +159,7 @@ async def test_one_credential_counts_once() -> None:
 
 async def test_one_credential_is_checked_once_at_a_time() -> None:
     """After a check that could not be made, a new caller waits for the next check of the same credential."""
-    refusals, caller, check = Refusals(FakeClock(), per_s=1, burst=1), a_connection("203.0.113.7"), SlowLoad()
+    refusals, caller, check = RefusalLimiter(FakeClock(), per_s=1, burst=1), a_connection("203.0.113.7"), SlowLoad()
 
     async def call() -> None:
         async with refusals.tried(caller, "token"):

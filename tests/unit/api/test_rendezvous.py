@@ -45,11 +45,11 @@ async def test_only_pods_of_the_release_are_ranks(world: ApiWorld) -> None:
     name, id_ = await a_gang(world, 2)
     found = await world.stored(name)
 
-    async def again() -> Allocation:
+    async def reload() -> Allocation:
         return found
 
     async def asked() -> RendezvousView:
-        return await Rendezvous(world.kube, world.clock, world.stop).meet(found, wait_s=0, again=again)
+        return await Rendezvous(world.kube, world.clock, world.stop).wait_for_addresses(found, wait_s=0, reload=reload)
 
     right = await asked()
     pod = await world.kube.get(PODS, pod_name(AllocationId(id_), 1, 0), namespace="default")
@@ -67,12 +67,14 @@ async def test_it_stays_once_all_have_met(world: ApiWorld) -> None:
     found = await world.stored(name)
     views: list[RendezvousView] = []
 
-    async def again() -> Allocation:
+    async def reload() -> Allocation:
         return found
 
     for _ in range(2):
         # Another replica each time: nothing is remembered.
-        views.append(await Rendezvous(world.kube, world.clock, world.stop).meet(found, wait_s=0, again=again))
+        views.append(
+            await Rendezvous(world.kube, world.clock, world.stop).wait_for_addresses(found, wait_s=0, reload=reload)
+        )
         await ends(world, id_, 1)
     assert [address.rank for address in views[0].addresses] == [0, 1, 2]
     assert views[0] == views[1]

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from slipway.api.access.rate_limit import Rates
+from slipway.api.access.rate_limit import RateLimiter
 from slipway.api.app import ENDPOINTS, create_task_app
 from slipway.crd.v1alpha1 import Stop
 from slipway.errors import UnavailableError
@@ -75,7 +75,7 @@ async def test_it_opens_the_help_for_its_own_allocation(
 
 async def test_a_task_calls_no_more_often_than_a_user(world: ApiWorld) -> None:
     """Each pod has the burst and the rate that a user has, so that none writes without end."""
-    rates = Rates(world.clock, rate_per_s=0.01, burst=3)
+    rates = RateLimiter(world.clock, rate_per_s=0.01, burst=3)
     world.parts = replace(world.parts, rates=rates)
     async with served_by(world.parts) as http:
         _, id_ = await a_gang(world, 2)

@@ -104,7 +104,7 @@ async def test_all_dead_letters_are_sent_again(world: ApiWorld) -> None:
     await bury(world, "a", "b")
     hooks = world.streams.webhooks("a")
     fields = {"id": b"llm-0123abcd/1"}
-    await hooks.bury(Delivery(webhook="gone", entry_id="1-1", fields=fields), cause="answered 500", tries=9)
+    await hooks.dead_letter(Delivery(webhook="gone", entry_id="1-1", fields=fields), cause="answered 500", tries=9)
     assert len((await world.get("/dead?source=webhook")).json()["items"]) == 1
     assert len((await world.get("/dead?source=work")).json()["items"]) == 2
     answer = await world.post("/dead/replay", {"source": "work"})

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 from slipway.api import assets
-from slipway.api.access.table import OTHERS, PAGES, Where
+from slipway.api.access.route_rules import OTHERS, PAGES, PermissionScope
 from slipway.api.routes import web_page
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Result
-from slipway.model.standing import STANDINGS, word_for
+from slipway.model.state_words import STATE_WORDS, word_for
 from tests.support.access import teams_world
 from tests.support.api_world import ApiWorld
 
@@ -156,7 +156,7 @@ async def test_the_frame_is_for_everybody_and_the_data_are_not(tmp_path: Path) -
             assert not any(name in answer.text for name in (*teams.ids.values(), "canaryred", "canaryblue"))
         for path in ("/allocations", "/nodes", "/queues", "/me", "/events"):
             assert (await teams.world.http.get(f"/api/v1{path}")).status_code == 401
-    assert all(OTHERS[path].where is Where.PUBLIC for path in PAGES)
+    assert all(OTHERS[path].where is PermissionScope.PUBLIC for path in PAGES)
 
 
 def test_the_first_content_needs_little() -> None:
@@ -252,7 +252,7 @@ async def test_the_words_come_with_the_frame(world: ApiWorld) -> None:
     facts: dict[str, Any] = msgspec.json.decode(told)
     assert facts["phases"] == [phase.value for phase in Phase]
     assert {*Phase, *Result, "Held", "Ready", "Waiting"} == set(facts["states"])
-    assert len({each.word for each in STANDINGS}) == len(STANDINGS)
+    assert len({each.word for each in STATE_WORDS}) == len(STATE_WORDS)
     assert all(each["tone"] and each["meaning"].endswith(".") for each in facts["states"].values())
     assert facts["flagWords"] == {"Pending": {"hold": "Held"}, "Running": {"waiting": "Waiting", "ready": "Ready"}}
 

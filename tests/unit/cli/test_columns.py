@@ -71,10 +71,10 @@ def test_sentences_in_wide_letters_are_broken() -> None:
     """Sentences of wide letters are broken between any two letters, and none is lost; other sentences are broken at
     spaces."""
     why = "没有空闲的显卡" * 6
-    shown = table.broken(why, 30).splitlines()
+    shown = table.wrapped(why, 30).splitlines()
     assert max(width_of(line) for line in shown) <= 30
     assert "".join(line.strip() for line in shown) == why
-    assert table.broken("  一 two three four five six seven", 20).splitlines() == [
+    assert table.wrapped("  一 two three four five six seven", 20).splitlines() == [
         "  一 two three",
         "    four five six",
         "    seven",

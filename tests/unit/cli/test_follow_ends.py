@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from slipway.cli import follow
-from slipway.cli.background import Background, News
+from slipway.cli.background import BackgroundStreams, StreamMessage
 from slipway.cli.http import Api
 from slipway.cli.terminal import Terminal
 from slipway.cli.verb import CliSession
@@ -23,11 +23,11 @@ END = {"type": "dev.slipway.allocation.terminated", "data": {"phase": "Terminate
 class Inbox:
     """The news that arrive, each at its second; `next` moves the clock."""
 
-    def __init__(self, *news: tuple[float, News]) -> None:
+    def __init__(self, *news: tuple[float, StreamMessage]) -> None:
         self._news = list(news)
         self.now = 0.0
 
-    def next(self, timeout_s: float) -> News | None:
+    def next(self, timeout_s: float) -> StreamMessage | None:
         if not self._news or self._news[0][0] > self.now + timeout_s:
             self.now += timeout_s
             return None
@@ -36,25 +36,27 @@ class Inbox:
         return found
 
 
-def told(kind: str, data: dict[str, Any]) -> News:
-    return News(kind, ServerSentEvent("", "", data))
+def told(kind: str, data: dict[str, Any]) -> StreamMessage:
+    return StreamMessage(kind, ServerSentEvent("", "", data))
 
 
 def view_at(_: str) -> dict[str, Any]:
     return ENDED
 
 
-def attend(monkeypatch: pytest.MonkeyPatch, *log: tuple[float, News], get: Callable[[str], Any] = view_at) -> int:
+def attend(
+    monkeypatch: pytest.MonkeyPatch, *log: tuple[float, StreamMessage], get: Callable[[str], Any] = view_at
+) -> int:
     """Follow an allocation that has ended and whose log arrives as `log`; return the exit code."""
-    inbox = Inbox((0.0, told("events", END)), (0.0, News("events-over", None)), *log)
+    inbox = Inbox((0.0, told("events", END)), (0.0, StreamMessage("events-over", None)), *log)
 
     def sleep(seconds: float) -> None:
         inbox.now += seconds
 
     monkeypatch.setattr(follow, "time", SimpleNamespace(monotonic=lambda: inbox.now, sleep=sleep))
     session = SimpleNamespace(terminal=Terminal(), api=SimpleNamespace(get=get))
-    following = follow.Following(cast("CliSession", session), VIEW, with_logs=True)
-    return following._attend(cast("Background", inbox))  # pyright: ignore[reportPrivateUsage]
+    following = follow.AllocationFollower(cast("CliSession", session), VIEW, with_logs=True)
+    return following._attend(cast("BackgroundStreams", inbox))  # pyright: ignore[reportPrivateUsage]
 
 
 def test_lines_that_come_late_are_all_shown(
@@ -63,7 +65,7 @@ def test_lines_that_come_late_are_all_shown(
     """Late lines are all shown: following continues while lines arrive, also when they together take longer than the
     wait for one."""
     lines = [(number * 4.0, told("logs", {"rank": 0, "text": f"line {number}"})) for number in range(6)]
-    attend(monkeypatch, *lines, (21.0, News("logs-over", None)))
+    attend(monkeypatch, *lines, (21.0, StreamMessage("logs-over", None)))
     shown = capsys.readouterr()
     assert shown.out.splitlines() == [f"line {number}" for number in range(6)]
     assert "slipway logs" not in shown.err
@@ -89,7 +91,7 @@ def test_a_log_whose_end_does_not_come_is_told(
 def test_a_log_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A log that cannot be read is reported at once, with the reason and the command that shows the log; following
     continues without output."""
-    attend(monkeypatch, (1.0, News("logs-over", UnavailableError("Redis is away"))))
+    attend(monkeypatch, (1.0, StreamMessage("logs-over", UnavailableError("Redis is away"))))
     shown = capsys.readouterr().err
     assert "its output cannot be shown: Redis is away" in shown
     assert "slipway logs run-1" in shown
@@ -105,10 +107,10 @@ def test_the_exit_code_of_a_run_survives_a_restart_of_the_server(monkeypatch: py
             raise away.pop()
         return ENDED
 
-    assert attend(monkeypatch, (0.0, News("logs-over", None)), get=get) == 0
+    assert attend(monkeypatch, (0.0, StreamMessage("logs-over", None)), get=get) == 0
     away += [UnavailableError("nobody listens there")] * 1000
     with pytest.raises(UnavailableError):
-        attend(monkeypatch, (0.0, News("logs-over", None)), get=get)
+        attend(monkeypatch, (0.0, StreamMessage("logs-over", None)), get=get)
 
 
 def test_an_error_of_any_kind_ends_a_stream_in_the_background() -> None:
@@ -119,7 +121,7 @@ def test_an_error_of_any_kind_ends_a_stream_in_the_background() -> None:
         raise KeyError("type")
 
     api = Api(parse("http://127.0.0.1:9", "test"))
-    with Background(lambda: api) as background:
+    with BackgroundStreams(lambda: api) as background:
         background.read("events", entries)
         first, last = background.next(5.0), background.next(5.0)
     assert first is not None

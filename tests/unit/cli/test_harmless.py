@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from slipway.cli import labels, main, table, waterfall
-from slipway.cli.columns import harmless, one_line
+from slipway.cli.columns import escape_controls, one_line
 from slipway.cli.terminal import Terminal
 from slipway.cli.unpacking import unpack
 from slipway.cli.verb import describe
@@ -126,7 +126,7 @@ def test_no_text_begins_a_line_of_ours() -> None:
     view |= {"spec": {}, "status": {}}
     span = {"id": "a", "name": forged, "service": forged, "startNs": 0, "endNs": 1}
     event = {"type": "x.failed", "data": {"message": forged}}
-    one_liners = [table.pairs([("Why", forged)]), table.broken(forged, 0), labels.summary_of(view), event_text(event)]
+    one_liners = [table.pairs([("Why", forged)]), table.wrapped(forged, 0), labels.summary_of(view), event_text(event)]
     assert [text.count("\n") for text in one_liners] == [0, 0, 0, 0]
     assert waterfall.render(waterfall.spans_of({"spans": [span]})).count("\n") == 1
     for error in (InvalidError(forged), InvalidError("x", fields=(FieldError("/a", forged), FieldError("/b", forged)))):
@@ -182,8 +182,8 @@ async def test_what_a_user_wrote_is_shown_to_others_as_text(world: ApiWorld, des
 
 
 def test_one_line_and_harmless_keep_what_people_write() -> None:
-    """`one_line` and `harmless` keep letters of all scripts, emoji and marks of direction."""
+    """`one_line` and `escape_controls` keep letters of all scripts, emoji and marks of direction."""
     for text in ("żółw 一 שלום\u200f مرحبا", "👩\u200d🚀 ☎\ufe0f", "e\u0301"):
-        assert (harmless(text), one_line(text)) == (text, text)
-    assert harmless("a\tb\nc") == "a\tb\nc"
+        assert (escape_controls(text), one_line(text)) == (text, text)
+    assert escape_controls("a\tb\nc") == "a\tb\nc"
     assert one_line("a\tb\nc") == "a b c"

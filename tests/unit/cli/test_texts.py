@@ -10,7 +10,7 @@ from slipway.cli import labels, table, waterfall
 from slipway.cli.follow import progress_of
 from slipway.cli.terminal import Terminal
 from slipway.cli.verb import command_line, describe, exit_code, named
-from slipway.cli.verbs.show import explain_text, foreseen_text, timeline_text
+from slipway.cli.verbs.show import explain_text, forecast_text, timeline_text
 from slipway.cli.verbs.streams import event_text
 from slipway.cli.waterfall import WorkSpan
 from slipway.errors import (
@@ -332,14 +332,14 @@ def test_what_the_planner_foresees_is_told() -> None:
     """The forecast has the GPUs ahead, the smallest change in the planner's words, and the start, or that it is
     unknown."""
     told = {"aheadSlots": 8, "helps": ["uncordon node n3"], "estimatedStart": {"latest": "2026-01-01T00:01:40Z"}}
-    assert foreseen_text(told) == [
+    assert forecast_text(told) == [
         "GPUs ahead: 8",
         "smallest change: uncordon node n3",
         "estimated start: by 2026-01-01T00:01:40Z at the latest",
     ]
-    unknown = foreseen_text({"helps": [], "estimatedStart": {"earliest": "2026-01-01T00:01:40Z"}})
+    unknown = forecast_text({"helps": [], "estimatedStart": {"earliest": "2026-01-01T00:01:40Z"}})
     assert unknown == ["estimated start: unknown, since something that it waits for has no run limit"]
-    assert foreseen_text({}) == []
+    assert forecast_text({}) == []
 
 
 @pytest.mark.parametrize(
@@ -358,7 +358,7 @@ def test_what_the_planner_foresees_is_told() -> None:
 )
 def test_a_likely_start_is_told_or_why_it_is_unknown(start: dict[str, Any], line: str) -> None:
     """A likely start, or why it is unknown, is shown in 80 columns below the explanation."""
-    assert foreseen_text({"estimatedStart": start}) == [line]
+    assert forecast_text({"estimatedStart": start}) == [line]
     why = {"id": "a", "phase": "Pending", "message": "no room", "foreseen": {"estimatedStart": start}}
     assert all(len(part) <= 80 for part in explain_text(why, width=80).splitlines())
 

@@ -9,7 +9,7 @@ import pytest
 
 from slipway.cli import main, overview
 from slipway.cli.columns import width_of
-from slipway.cli.overview import ClusterLook
+from slipway.cli.overview import ClusterOverview
 from tests.support.api_world import ApiWorld
 from tests.support.cli import Desk
 from tests.support.http_stub import serve_app
@@ -39,8 +39,10 @@ def a_work(id_: str, *, user: str = "ada") -> Json:
     return view | {"status": {"nodes": "node-1", "ranks": [{"phase": "Running"}, {"phase": "Running"}]}}
 
 
-def a_look(*, nodes: int = 2, queues: int = 1, work: int = 2, user: str = "ada", has_more: bool = False) -> ClusterLook:
-    return ClusterLook(
+def a_look(
+    *, nodes: int = 2, queues: int = 1, work: int = 2, user: str = "ada", has_more: bool = False
+) -> ClusterOverview:
+    return ClusterOverview(
         [a_node(f"node-{at:03}", used=at % 9, ranks=(("run-a", 4), ("nb", 0), ("run-b", 2))) for at in range(nodes)],
         [a_queue(f"q{at:03}", pending=at) for at in range(queues)],
         [a_work(f"work-{at:03}") for at in range(work)],
@@ -52,7 +54,7 @@ def a_look(*, nodes: int = 2, queues: int = 1, work: int = 2, user: str = "ada",
 def test_the_page_shows_nodes_queues_and_ones_work() -> None:
     """The page shows used and existing GPUs, what runs on a node with its GPUs, the use and quota of a queue, and the
     state of the caller's allocations."""
-    look = ClusterLook(
+    look = ClusterOverview(
         [a_node("n1", used=6, ranks=(("run-b", 2), ("run-a", 1), ("run-a", 3), ("nb", 0)))],
         [a_queue("research", pending=3, used=6, owned="8")],
         [a_work("run-a")],
@@ -74,7 +76,7 @@ def test_the_page_shows_nodes_queues_and_ones_work() -> None:
 
 def test_an_empty_cluster_has_a_page() -> None:
     """On an empty cluster each table of the page says that it is empty."""
-    lines = overview.page(ClusterLook([], [], [], "ada"), MOMENT, width=80, height=24)
+    lines = overview.page(ClusterOverview([], [], [], "ada"), MOMENT, width=80, height=24)
     assert [line for line in lines if line and line.islower()] == [
         "there are no nodes",
         "there are no queues",
@@ -101,7 +103,7 @@ def test_the_page_fits_the_terminal(width: int, height: int, sizes: tuple[int, i
 
 def test_long_names_leave_room_for_the_rest() -> None:
     """At 80 columns the state and the numbers are shown, however long the names are."""
-    look = ClusterLook([a_node("n" * 60, used=8)], [a_queue("q" * 60)], [a_work("w" * 49)], "u" * 60)
+    look = ClusterOverview([a_node("n" * 60, used=8)], [a_queue("q" * 60)], [a_work("w" * 49)], "u" * 60)
     lines = overview.page(look, MOMENT, width=80, height=24)
     assert max(map(width_of, lines)) <= 80
     assert [word in "\n".join(lines) for word in ("Ready", "8/8", "2/2", "Running")] == [True] * 4
@@ -111,7 +113,7 @@ def test_what_is_shown_first() -> None:
     """The page shows first the nodes that do not work, then the fullest; and the queues in which most waits."""
     nodes = [a_node("idle"), a_node("full", used=8), a_node("broken", ready=False)]
     queues = [a_queue("quiet"), a_queue("busy", used=5), a_queue("waiting", pending=2)]
-    lines = overview.page(ClusterLook(nodes, queues, [], "ada"), MOMENT)
+    lines = overview.page(ClusterOverview(nodes, queues, [], "ada"), MOMENT)
     assert [line.split()[0] for line in (*lines[3:6], *lines[8:11])] == [
         *("broken", "full", "idle"),
         *("waiting", "busy", "quiet"),

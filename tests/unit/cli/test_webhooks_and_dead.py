@@ -105,7 +105,7 @@ async def bury(world: ApiWorld) -> list[str]:
     [claimed] = await queue.claim(limit=1, block_s=0)
     await queue.dead_letter(claimed, cause="gave up after 600 s: exceeded quota: " + "x" * 200)
     delivery = Delivery(webhook="pager", entry_id="1-1", fields={"id": b"llm-0123abcd/4"})
-    await world.streams.webhooks("a").bury(delivery, cause="answered 500", tries=12)
+    await world.streams.webhooks("a").dead_letter(delivery, cause="answered 500", tries=12)
     return [letter.id for letter in await world.streams.dead.page()]
 
 
@@ -127,7 +127,7 @@ async def test_every_page_of_dead_letters_is_listed(desk: Desk, world: ApiWorld)
     """Every page of dead letters is listed, also when a page has none of the requested source."""
     for number in range(520):
         delivery = Delivery(webhook="pager", entry_id="1-1", fields={"id": b"llm-0123abcd/%d" % number})
-        await world.streams.webhooks("a").bury(delivery, cause="answered 500", tries=12)
+        await world.streams.webhooks("a").dead_letter(delivery, cause="answered 500", tries=12)
     await bury(world)
     assert len((await desk.run("dead", "-q")).out.split()) == 522
     assert len((await desk.run("dead", "--source", "work", "-q")).out.split()) == 1

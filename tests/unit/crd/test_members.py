@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from slipway.crd.facts import allocation_fact
-from slipway.crd.members import below_count, left_ranks, members, pod_uids, positions, restarting, unreleased
+from slipway.crd.members import below_count, departed_ranks, members, pod_uids, positions, restarting, unreleased
 from slipway.crd.policies import RestartUnit
 from slipway.crd.rules import violations
 from slipway.crd.transitions import record
@@ -72,9 +72,9 @@ def test_ranks_that_made_room_have_left_once_all_of_them_are_told_of() -> None:
     """Ranks that made room have left only when all of them are reported, because before that their nodes may still be
     in use."""
     shrink = Shrink(ranks=[1, 2], attempt=1, told=0)
-    assert left_ranks(a_gang().with_status(shrink=shrink).it) == ()
+    assert departed_ranks(a_gang().with_status(shrink=shrink).it) == ()
     done = a_gang().with_status(shrink=msgspec.structs.replace(shrink, told=2))
-    assert left_ranks(done.it) == (1, 2)
+    assert departed_ranks(done.it) == (1, 2)
     assert allocation_fact(done.it, None).left_ranks == (1, 2)
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.crd.facts import understood
-from slipway.crd.specs import KNOWN_MAX, Specs
+from slipway.crd.facts import spec_facts
+from slipway.crd.specs import KNOWN_MAX, SpecCache
 from slipway.crd.v1alpha1 import Allocation, ResourcePool
 from slipway.model.facts import LimitRangeFact, RangeBounds
 from tests.support.allocations import Json, a_pool, an_allocation
@@ -52,14 +52,14 @@ def test_what_is_remembered_is_what_resolving_gives(other: Allocation) -> None:
     """A cached result equals resolving: for each spec beside one that differs in one field, in both orders, and
     requested twice."""
     pool = a_pool()
-    specs = Specs()
+    specs = SpecCache()
     for allocation in (a_spec(), other, a_spec(), other, named(other, name="again", uid="v")):
-        assert specs.of(allocation, pool) == understood(allocation, pool)
+        assert specs.of(allocation, pool) == spec_facts(allocation, pool)
 
 
 def test_those_that_are_alike_are_resolved_once() -> None:
     """Equal specs are resolved once, and share the result."""
-    specs, pool = Specs(), a_pool()
+    specs, pool = SpecCache(), a_pool()
     first = specs.of(a_spec(), pool)
     assert specs.of(named(a_spec(priority=70), name="second", uid="u2"), pool) is first
 
@@ -67,21 +67,21 @@ def test_those_that_are_alike_are_resolved_once() -> None:
 def test_another_pool_spec_is_another_answer() -> None:
     """Another pool spec has another result: results under the pool's earlier defaults are dropped."""
     pools: list[ResourcePool | None] = [a_pool(), a_pool(tolerations=[{"key": "gpu", "operator": "Exists"}]), None]
-    specs, allocation = Specs(), a_spec()
+    specs, allocation = SpecCache(), a_spec()
     for pool in [*pools, *pools]:
-        assert specs.of(allocation, pool) == understood(allocation, pool)
+        assert specs.of(allocation, pool) == spec_facts(allocation, pool)
 
 
 def test_other_limit_ranges_are_another_answer() -> None:
     """Other LimitRanges have another result: results under earlier LimitRanges of the namespace are dropped."""
     given = LimitRangeFact(namespace="default", name="bounds", container=RangeBounds(default_request={"cpu": "3"}))
-    specs, allocation, pool = Specs(), a_spec(), a_pool()
+    specs, allocation, pool = SpecCache(), a_spec(), a_pool()
     for ranges in ((), (given,), (), (given,)):
-        assert specs.of(allocation, pool, ranges) == understood(allocation, pool, ranges)
+        assert specs.of(allocation, pool, ranges) == spec_facts(allocation, pool, ranges)
 
 
 def test_what_is_remembered_has_a_limit() -> None:
     """The cache has a limit: a pass over more specs costs the time of resolving, not memory."""
-    specs, pool = Specs(), a_pool()
+    specs, pool = SpecCache(), a_pool()
     kept = [specs.of(a_spec(env={"SEED": str(number)}), pool) for number in range(KNOWN_MAX + 1)]
     assert specs.of(a_spec(env={"SEED": "0"}), pool) is not kept[0]

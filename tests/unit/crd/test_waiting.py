@@ -1,7 +1,7 @@
 """Since when an attempt waits: a held attempt does not wait; its wait begins again when it is resumed."""
 
 from slipway.crd.facts import deadlines_of
-from slipway.crd.transitions import HELD, is_told_held, waiting_since
+from slipway.crd.transitions import HELD, is_hold_recorded, waiting_since
 from slipway.model.lifecycle import Event
 from slipway.model.reasons import Reason, Result
 from tests.support.builders import T0, AllocationStory, an_allocation
@@ -29,7 +29,7 @@ def test_what_is_held_has_all_the_time() -> None:
     held = waits(hold=True)
     assert deadlines_of(held.it) == {}
     told = AllocationStory(once(held.it, now=T0 + 5).allocation)
-    assert (told.it.status.transitions[-1].data, is_told_held(told.it)) == ({HELD: True}, True)
+    assert (told.it.status.transitions[-1].data, is_hold_recorded(told.it)) == ({HELD: True}, True)
     assert not once(told.it, now=T0 + 6).changed
     resumed = told.with_spec(hold=False)
     assert deadlines_of(resumed.it) == {}
@@ -46,8 +46,8 @@ def test_nobody_is_told_without_a_pending_timeout() -> None:
 def test_a_pause_does_not_use_up_its_time() -> None:
     """The attempt that waits to be resumed is not timed out."""
     paused = waits(hold=True).assigned().recorded(Event.RESTARTED, at_s=100)
-    assert not is_told_held(paused.it)
+    assert not is_hold_recorded(paused.it)
     told = once(paused.it, now=T0 + 101).allocation
-    assert (is_told_held(told), deadlines_of(told)) == (True, {})
+    assert (is_hold_recorded(told), deadlines_of(told)) == (True, {})
     late = AllocationStory(told).with_spec(hold=False).stopped("PendingTimeout", at_s=5000)
     assert ending(once(late.it).allocation)[1:] == (Result.TIMED_OUT, Reason.PENDING_TIMEOUT)

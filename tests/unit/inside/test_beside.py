@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from slipway.inside.beside import Board, Notebook, opened_by_proxy
 from slipway.inside.client import Client
+from slipway.inside.service_reporter import BoardActivity, NotebookActivity, opened_by_proxy
 from tests.support.wait import wait_until
 
 Json = dict[str, Any]
@@ -126,7 +126,7 @@ def test_what_is_use_of_a_notebook(
 ) -> None:
     """Use of a notebook is as defined by its type; the state at the first look is no use."""
     env = site.env(NOTEBOOK_IDLE_TYPE=type_)
-    notebook = Notebook(Client(env), env, str(site.server.server_port))
+    notebook = NotebookActivity(Client(env), env, str(site.server.server_port))
     site.kernels, site.terminals = kernels, terminals
     notebook.look()
     site.told.clear()
@@ -138,7 +138,7 @@ def test_something_new_in_a_terminal_is_use(site: Site) -> None:
     """A new activity in a terminal is use: the times of the last activity are compared with those of the previous
     look."""
     env = site.env()
-    notebook = Notebook(Client(env), env, str(site.server.server_port))
+    notebook = NotebookActivity(Client(env), env, str(site.server.server_port))
     site.terminals = [TERMINAL]
     notebook.look()
     site.told.clear()
@@ -150,7 +150,7 @@ def test_something_new_in_a_terminal_is_use(site: Site) -> None:
 def test_a_tensorboard_waits_for_its_first_file(site: Site, tmp_path: Path) -> None:
     """A TensorBoard waits for its first file: the wait is reported once at its start and once at its end; after that
     the folder is not checked."""
-    board = Board(Client(site.env()), str(tmp_path / "logs"))
+    board = BoardActivity(Client(site.env()), str(tmp_path / "logs"))
     assert board.look()
     assert board.look()
     (tmp_path / "logs" / "run").mkdir(parents=True)
@@ -166,7 +166,7 @@ def test_a_folder_elsewhere_is_not_waited_for(site: Site, folder: str, tmp_path:
     """A remote folder is not waited for, because the reporter cannot check it."""
     if not folder:
         (tmp_path / "a.tfevents").write_text("")
-    assert not Board(Client(site.env()), folder or str(tmp_path)).look()
+    assert not BoardActivity(Client(site.env()), folder or str(tmp_path)).look()
     assert site.told == []
 
 
@@ -227,7 +227,7 @@ def test_the_reporter_shows_the_token(site: Site) -> None:
     """The reporter sends the token; otherwise Jupyter would not answer whether it is used."""
     site.opens, site.kernels = "Bearer s3cret", [BUSY]
     env = site.env(SLIPWAY_WORKLOAD_TOKEN="s3cret")
-    Notebook(Client(env), env, str(site.server.server_port)).look()
+    NotebookActivity(Client(env), env, str(site.server.server_port)).look()
     assert site.told == ["activity"]
 
 
@@ -237,7 +237,7 @@ def test_the_token_of_the_reporter_goes_to_no_other_server(site: Site) -> None:
     with running() as elsewhere:
         site.sends_to = f"http://127.0.0.1:{elsewhere.server.server_port}/"
         env = site.env(SLIPWAY_WORKLOAD_TOKEN="s3cret")
-        Notebook(Client(env), env, str(site.server.server_port)).look()
+        NotebookActivity(Client(env), env, str(site.server.server_port)).look()
         assert elsewhere.asked == []
     assert site.told == []
 
@@ -247,7 +247,7 @@ def test_an_odd_answer_of_a_notebook_is_no_use(site: Site, odd: Any) -> None:
     """An invalid answer of a notebook is no use, and later use is seen: the reporter continues, and an invalid time is
     not stored."""
     env = site.env()
-    notebook = Notebook(Client(env), env, str(site.server.server_port))
+    notebook = NotebookActivity(Client(env), env, str(site.server.server_port))
     site.says = odd
     assert notebook.look()
     assert site.told == []
@@ -263,4 +263,4 @@ def test_an_answer_that_is_cut_off_is_an_error_of_the_connection(site: Site, cut
     site.says = cut
     env = site.env()
     with pytest.raises(OSError, match="no answer of the notebook"):
-        Notebook(Client(env), env, str(site.server.server_port)).look()
+        NotebookActivity(Client(env), env, str(site.server.server_port)).look()

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from slipway import inside
 from slipway.inside import client, start
 from slipway.inside.client import ApiRefusedError, Client, NotInTimeError, PreemptionSignal, RankPeer
-from slipway.inside.fetch import DownloadRefusedError, NotNowError, download
+from slipway.inside.fetch import DownloadRefusedError, RetryLaterError, download
 from tests.support.http_stub import HttpStub, serve
 
 NOT_ASKED: dict[str, Any] = {"preempt": False, "n": 0, "reason": "", "at": "", "attempt": 2, "acks": {}}
@@ -135,7 +135,7 @@ async def test_an_answer_that_is_cut_off_is_asked_for_again(cut: bytes, tmp_path
         await asyncio.to_thread(client.ready)
         with pytest.raises(OSError, match=r"BadStatusLine|IncompleteRead"):
             await asyncio.to_thread(start.ask, url)
-        with pytest.raises(NotNowError):
+        with pytest.raises(RetryLaterError):
             await asyncio.to_thread(download, url, "", str(tmp_path))
     assert answers == []
 

@@ -27,7 +27,7 @@ from tests.support.ports import free_port
 from tests.support.wait import wait_until
 
 INSIDE = Path(terminal.__file__).parent
-MODULES = ("__main__.py", "beside.py", "client.py", "home.py", "terminal.py", "sessions.py", "sockets.py")
+MODULES = ("__main__.py", "service_reporter.py", "client.py", "home.py", "terminal.py", "sessions.py", "sockets.py")
 WAIT_S = 20.0
 
 

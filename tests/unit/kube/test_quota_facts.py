@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from slipway.crd.roleresources import pod_ask
+from slipway.crd.roleresources import pod_resources
 from slipway.crd.v1alpha1 import RoleSpec
 from slipway.kube.facts import decode_fact, encode_fact, quota_fact
 from slipway.kube.objects import ResourceQuota
@@ -63,4 +63,4 @@ def test_limits_of_a_rank_are_those_of_its_containers(resources: dict[str, objec
     sidecars = [{"name": "log", "restartPolicy": "Always", "resources": {"limits": {"cpu": "1"}}}]
     template = {"spec": {"containers": containers, "initContainers": sidecars}}
     role = RoleSpec(name="worker", count=1, resources=resources)
-    assert pod_ask(role, template).limits() == Resources(limits)
+    assert pod_resources(role, template).limits() == Resources(limits)

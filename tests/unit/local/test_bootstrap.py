@@ -8,7 +8,7 @@ import pytest
 from slipway.crd.schema import crd_manifests
 from slipway.kube.client import KubeClient
 from slipway.kube.resources import ALLOCATIONS, CRDS
-from slipway.local.bootstrap import furnish
+from slipway.local.bootstrap import create_initial_objects
 from tests.support.small_cluster import a_client, a_core, a_manifest
 from tests.support.virtual_time import VirtualClock, run_virtual
 
@@ -35,7 +35,7 @@ def test_data_of_an_older_version_takes_new_fields(is_ours: bool, kept: bool) ->
         for manifest in crd_manifests():
             await kube.create(CRDS, older(manifest))
         client = cast("KubeClient", kube)
-        await furnish(client, clock, system_namespace="slipway-system", local_defaults=is_ours)
+        await create_initial_objects(client, clock, system_namespace="slipway-system", local_defaults=is_ours)
         await kube.create(ALLOCATIONS, a_manifest("job", home=True), namespace="default")
         stored = await kube.get(ALLOCATIONS, "job", namespace="default")
         assert stored.spec.home is kept

@@ -42,7 +42,7 @@ def a_stack(folder: Path, *, pid: int | None = None) -> Layout:
     layout = Layout(folder)
     layout.make()
     access.make_token(layout, NOW)
-    access.make_names(layout)
+    access.make_browser_hosts(layout)
     own = os.getpid() if pid is None else pid
     api = StackProcess(name="api", pid=own, started=start_ticks(own), url=API)
     layout.write_kubeconfig("https://127.0.0.1:1", token="t", authority=b"pem")
@@ -107,9 +107,9 @@ def test_a_folder_keeps_its_token_and_its_names(tmp_path: Path) -> None:
     layout, other = Layout(tmp_path / "one"), Layout(tmp_path / "two")
     for each in (layout, other):
         each.make()
-    token, names = access.make_token(layout, NOW), access.make_names(layout)
-    assert (access.make_token(layout, NOW), access.make_names(layout)) == (token, names)
+    token, names = access.make_token(layout, NOW), access.make_browser_hosts(layout)
+    assert (access.make_token(layout, NOW), access.make_browser_hosts(layout)) == (token, names)
     assert token != access.make_token(other, NOW)
-    assert names != access.make_names(other)
+    assert names != access.make_browser_hosts(other)
     (layout.tokens / apitokens.file_of(apitokens.id_of(token))).unlink()
     assert access.make_token(layout, NOW) != token

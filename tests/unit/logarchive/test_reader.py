@@ -9,7 +9,7 @@ from slipway.logarchive.pieces import START, ArchiveRecord
 from slipway.logarchive.reader import ArchivedLogs
 from slipway.runtime.clock import SystemClock
 from slipway.streams import keys
-from slipway.streams.logpacks import EVENT, Gaps, LogLine, StoredLine
+from slipway.streams.logpacks import EVENT, GapFinder, LogLine, StoredLine
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from slipway.streams.ports import NoTally
@@ -83,7 +83,7 @@ async def test_what_is_archived_is_not_told_as_missing() -> None:
     shelf = Shelf()
     await shelf.print(2_000)
     stored = await shelf.logs.tail(an_id(), limit=1_500)
-    gaps = Gaps(await shelf.logs.positions(an_id()), is_whole=False)
+    gaps = GapFinder(await shelf.logs.positions(an_id()), is_whole=False)
     assert numbers(stored) == list(range(501, 2_001))
     assert [mark for each in stored if (mark := gaps.before(each.line)) is not None] == []
 

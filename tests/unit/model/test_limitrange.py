@@ -4,7 +4,7 @@ import pytest
 
 from slipway.model.facts import LimitRangeFact, RangeBounds
 from slipway.model.limitrange import completed, refusal
-from slipway.model.podresources import ContainerAsk, PodAsk, Quantities
+from slipway.model.podresources import ContainerResources, PodResources, Quantities
 from slipway.model.resources import Resources
 
 
@@ -12,8 +12,10 @@ def a_range(name: str = "bounds", *, pod: RangeBounds | None = None, **container
     return LimitRangeFact(namespace="team", name=name, container=RangeBounds(**container), pod=pod or RangeBounds())
 
 
-def asks(requests: Quantities | None = None, limits: Quantities | None = None, name: str = "main") -> ContainerAsk:
-    return ContainerAsk(name=name, requests=requests or {}, limits=limits or {})
+def asks(
+    requests: Quantities | None = None, limits: Quantities | None = None, name: str = "main"
+) -> ContainerResources:
+    return ContainerResources(name=name, requests=requests or {}, limits=limits or {})
 
 
 @pytest.mark.parametrize(
@@ -26,20 +28,20 @@ def asks(requests: Quantities | None = None, limits: Quantities | None = None, n
     ],
 )
 def test_a_container_is_given_what_it_does_not_state(
-    container: ContainerAsk, requests: Quantities, limits: Quantities
+    container: ContainerResources, requests: Quantities, limits: Quantities
 ) -> None:
     """A container gets defaults for what it does not state; its own limit is its request before a default is."""
     ranges = (a_range(default={"cpu": "1"}, default_request={"cpu": "500m"}),)
-    (given,) = completed(PodAsk((container,)), ranges).containers
+    (given,) = completed(PodResources((container,)), ranges).containers
     assert (given.requests, given.limits) == (requests, limits)
 
 
 def test_every_container_of_a_pod_counts_as_it_will_be() -> None:
     """Every container of a pod counts with its defaults: here two containers and a sidecar of 500m each, and a smaller
     init step."""
-    pod = PodAsk(
+    pod = PodResources(
         (asks(), asks(name="second")),
-        (ContainerAsk(name="beside", sidecar=True), asks(name="step")),
+        (ContainerResources(name="beside", sidecar=True), asks(name="step")),
     )
     given = completed(pod, (a_range(default_request={"cpu": "500m"}),))
     assert given.requests() == Resources.parse({"cpu": "1500m"})
@@ -47,7 +49,7 @@ def test_every_container_of_a_pod_counts_as_it_will_be() -> None:
 
 def test_the_first_range_by_name_gives_what_several_have() -> None:
     ranges = (a_range("a", default_request={"cpu": "1"}), a_range("b", default_request={"cpu": "2", "memory": "1Gi"}))
-    assert completed(PodAsk((asks(),)), ranges).requests() == Resources.parse({"cpu": "1", "memory": "1Gi"})
+    assert completed(PodResources((asks(),)), ranges).requests() == Resources.parse({"cpu": "1", "memory": "1Gi"})
 
 
 _WHERE = "LimitRange bounds of namespace team"
@@ -86,10 +88,10 @@ _WHERE = "LimitRange bounds of namespace team"
     ],
 )
 def test_what_a_range_refuses_is_told_with_what_it_takes(
-    bounds: LimitRangeFact, container: ContainerAsk, why: str
+    bounds: LimitRangeFact, container: ContainerResources, why: str
 ) -> None:
     ranges = (bounds,)
-    assert refusal(completed(PodAsk((container,)), ranges), ranges) == why
+    assert refusal(completed(PodResources((container,)), ranges), ranges) == why
 
 
 @pytest.mark.parametrize(
@@ -101,15 +103,15 @@ def test_what_a_range_refuses_is_told_with_what_it_takes(
         (a_range(pod=RangeBounds(max={"cpu": "2"})), asks({"cpu": "2"}, {"cpu": "2"})),
     ],
 )
-def test_what_is_within_its_range_is_not_refused(bounds: LimitRangeFact, container: ContainerAsk) -> None:
+def test_what_is_within_its_range_is_not_refused(bounds: LimitRangeFact, container: ContainerResources) -> None:
     ranges = (bounds,)
-    assert refusal(completed(PodAsk((container,)), ranges), ranges) == ""
+    assert refusal(completed(PodResources((container,)), ranges), ranges) == ""
 
 
 def test_many_refusals_are_cut_short() -> None:
     """Of many refusals three are shown, and the rest is counted."""
     ranges = (a_range(min={"cpu": "1"}),)
-    pod = PodAsk(tuple(asks({"cpu": "1m"}, name=f"c{number}") for number in range(5)))
+    pod = PodResources(tuple(asks({"cpu": "1m"}, name=f"c{number}") for number in range(5)))
     told = refusal(pod, ranges)
     assert told.count("requires at least") == 3
     assert told.endswith("; and 2 more")

@@ -2,35 +2,35 @@
 
 from slipway.model.lifecycle import Phase, RankState
 from slipway.model.reasons import Result
-from slipway.model.standing import (
+from slipway.model.state_words import (
     HELD,
-    JOB_STANDINGS,
     JOB_STATE_OF,
-    RANK_STANDINGS,
+    JOB_STATE_WORDS,
+    RANK_STATE_WORDS,
     READY,
-    STANDINGS,
+    STATE_WORDS,
     WAITING,
     JobState,
-    Standing,
+    StateWord,
 )
 
 
-def words(standings: tuple[Standing, ...]) -> list[str]:
+def words(standings: tuple[StateWord, ...]) -> list[str]:
     assert all(each.meaning.endswith(".") for each in standings)
     return [each.word for each in standings]
 
 
 def test_each_word_stands_once_in_its_table() -> None:
     """Each word is in its table once: phases, results and further words of allocations; states of ranks and jobs."""
-    assert sorted(words(STANDINGS)) == sorted([*Phase, *Result, HELD, READY, WAITING])
-    assert words(RANK_STANDINGS) == list(RankState)
-    assert words(JOB_STANDINGS) == list(JobState)
+    assert sorted(words(STATE_WORDS)) == sorted([*Phase, *Result, HELD, READY, WAITING])
+    assert words(RANK_STATE_WORDS) == list(RankState)
+    assert words(JOB_STATE_WORDS) == list(JobState)
 
 
 def test_a_word_has_one_tone_wherever_it_is_used() -> None:
     """A word has the same tone for every kind of object: a green word of an allocation is not yellow for a rank."""
-    tones = {each.word: each.tone for each in STANDINGS}
-    others = (*RANK_STANDINGS, *JOB_STANDINGS)
+    tones = {each.word: each.tone for each in STATE_WORDS}
+    others = (*RANK_STATE_WORDS, *JOB_STATE_WORDS)
     assert [each.word for each in others if tones.get(each.word, each.tone) is not each.tone] == []
 
 
@@ -38,6 +38,6 @@ def test_every_phase_makes_a_state_of_its_job() -> None:
     """Every phase makes a state of its job, whose meaning names the phases, so that both vocabularies can be read
     together."""
     assert set(JOB_STATE_OF) == set(Phase)
-    meanings = {each.word: each.meaning for each in JOB_STANDINGS}
+    meanings = {each.word: each.meaning for each in JOB_STATE_WORDS}
     for phase, state in JOB_STATE_OF.items():
         assert state is JobState.IDLE or phase.value in meanings[state], phase

@@ -41,7 +41,7 @@ def test_what_was_open_is_mended(tmp_path: Path) -> None:
     (old / "logs").mkdir(parents=True)
     (old / "token").write_text("old")
     (old / "link").symlink_to(outside)
-    private_files.mend(old)
+    private_files.fix_modes(old)
     private_files.write(old / "token", b"new")
     assert [mode(old), mode(old / "logs"), mode(old / "token"), mode(outside)] == [0o700, 0o700, 0o600, 0o644]
     assert [(old / "token").read_text(), sorted(os.listdir(old))] == ["new", ["link", "logs", "token"]]

@@ -18,7 +18,7 @@ from slipway.kube.resources import (
     PODS,
     PROVISIONING_REQUESTS,
     RESOURCE_POOLS,
-    Owned,
+    MetadataOnly,
     Resource,
 )
 from slipway.model.lifecycle import Phase
@@ -44,7 +44,7 @@ PRIORITY_CLASSES = Resource(
     plural="priorityclasses",
     kind="PriorityClass",
     namespaced=False,
-    struct=Owned,
+    struct=MetadataOnly,
 )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from slipway.crd.specs import Specs
+from slipway.crd.specs import SpecCache
 from slipway.errors import ExpiredError, TransientError, UnavailableError
 from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS
@@ -39,7 +39,7 @@ def test_nobody_sees_half_of_a_list() -> None:
         cluster = Cluster()
         seen: set[int] = set()
         async with asyncio.TaskGroup() as tasks:
-            listing = tasks.create_task(list_everything(kube, cluster, Specs()))
+            listing = tasks.create_task(list_everything(kube, cluster, SpecCache()))
             while not listing.done():
                 seen.add(len(cluster.allocations))
                 await asyncio.sleep(0)
@@ -69,11 +69,11 @@ def test_a_list_that_is_forgotten_midway_begins_again(failures: int) -> None:
         kube.before = forget
         cluster = Cluster()
         if failures < LIST_STARTS_MAX:
-            await list_everything(kube, cluster, Specs())
+            await list_everything(kube, cluster, SpecCache())
             assert len(cluster.allocations) == COUNT
             return
         with pytest.raises(ExpiredError):
-            await list_everything(kube, cluster, Specs())
+            await list_everything(kube, cluster, SpecCache())
         assert len(cluster.allocations) == 0
 
     on_a_long_list(test)
@@ -90,7 +90,7 @@ def test_a_list_that_fails_says_why() -> None:
 
         kube.before = fail
         with pytest.raises(TransientError):
-            await list_everything(kube, Cluster(), Specs())
+            await list_everything(kube, Cluster(), SpecCache())
 
     on_a_long_list(test)
 
@@ -100,10 +100,10 @@ def test_a_list_again_keeps_what_has_not_changed() -> None:
 
     async def test(kube: CoreKube) -> None:
         cluster = Cluster()
-        await list_everything(kube, cluster, Specs())
+        await list_everything(kube, cluster, SpecCache())
         before = {fact.key: fact for fact in cluster.allocations.values()}
         generation = cluster.generation
-        await list_everything(kube, cluster, Specs())
+        await list_everything(kube, cluster, SpecCache())
         assert cluster.generation == generation
         assert all(before[fact.key] is fact for fact in cluster.allocations.values())
 
@@ -119,12 +119,12 @@ def test_a_list_of_a_server_that_went_back_in_time_is_the_truth() -> None:
         for number in range(3):
             await kube.delete(ALLOCATIONS, f"job{number}", namespace="default")
         await kube.create(ALLOCATIONS, a_manifest("lost"))
-        await list_everything(kube, cluster, Specs())
+        await list_everything(kube, cluster, SpecCache())
         assert cluster.allocations.get("default/lost") is not None
         cluster.allocations.drop("default/job3", cluster.allocations.newest + 1)
 
         kube.core = older
-        assert await list_everything(kube, cluster, Specs()) == older.version
+        assert await list_everything(kube, cluster, SpecCache()) == older.version
         assert len(cluster.allocations) == COUNT
         assert cluster.allocations.get("default/lost") is None
 
@@ -136,11 +136,11 @@ def test_our_own_write_during_a_list_is_no_other_history() -> None:
 
     async def test(kube: CoreKube) -> None:
         cluster = Cluster()
-        await list_everything(kube, cluster, Specs())
+        await list_everything(kube, cluster, SpecCache())
         known = cluster.allocations.get("default/job0")
         assert known is not None
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(list_everything(kube, cluster, Specs()))
+            tasks.create_task(list_everything(kube, cluster, SpecCache()))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             cluster.allocations.put("default/written", known, kube.core.version + 5)

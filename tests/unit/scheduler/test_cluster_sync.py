@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from slipway.kube.errors import Verb
-from slipway.kube.factpages import Told, encode_page
+from slipway.kube.factpages import FactRow, encode_page
 from slipway.kube.facts import encode_fact, fact_of, object_key
 from slipway.kube.resources import ALLOCATIONS
 from slipway.model.facts import NodeFact
@@ -80,7 +80,7 @@ class Desk:
         await writer.finish()
         return stands
 
-    async def told(self, name: str) -> Told:
+    async def told(self, name: str) -> FactRow:
         """The key, version and fact of an allocation, as they are published."""
         found = await self.kube.get(ALLOCATIONS, name, namespace="default")
         return object_key(found.metadata), found.metadata.version, fact_of(found, {})

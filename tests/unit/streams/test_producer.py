@@ -10,7 +10,7 @@ from slipway.runtime.clock import SystemClock
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from slipway.streams.ports import SpanRecord, StreamEntry
-from slipway.streams.producer import BestEffort, Ring, RingPublisher, missing_entries
+from slipway.streams.producer import BestEffortWriter, Ring, RingPublisher, missing_entries
 from tests.support.clock import wait_until
 from tests.support.redis import an_event, an_id
 from tests.support.stepping import over_and_over
@@ -101,7 +101,7 @@ async def test_two_rings_of_one_allocation_are_a_mistake(server: MemoryServer) -
 async def test_offers_are_written_behind(server: MemoryServer) -> None:
     """Spans and activity are queued and written by the next flush."""
     streams, counts = MemoryStreams(server), Counts()
-    offers = BestEffort(streams, SystemClock(), counts)
+    offers = BestEffortWriter(streams, SystemClock(), counts)
     span = SpanRecord(trace_id="a", span_id="b", name="n", service="s", start_ns=1, end_ns=2)
     offers.offer_span(an_id(), span)
     offers.offer_activity(an_id(), "proxy", 20.0)
@@ -119,7 +119,7 @@ def a_span(number: int) -> SpanRecord:
 async def test_spans_are_written_together(server: MemoryServer) -> None:
     """The spans of a launch are written together, in few writes, whenever they end."""
     streams = MemoryStreams(server)
-    offers = BestEffort(streams, SystemClock(), Counts(), every_s=0.01)
+    offers = BestEffortWriter(streams, SystemClock(), Counts(), every_s=0.01)
     writes: Counter[str] = Counter()
 
     async def count(operation: str) -> None:
@@ -142,7 +142,7 @@ async def test_spans_are_written_together(server: MemoryServer) -> None:
 async def test_two_flushes_at_once_write_each_value_once(server: MemoryServer) -> None:
     """The writer and a task that drains may flush at the same time: neither fails, nothing is doubled or left."""
     streams = MemoryStreams(server)
-    offers = BestEffort(streams, SystemClock(), Counts())
+    offers = BestEffortWriter(streams, SystemClock(), Counts())
     for number in range(3_000):
         offers.offer_span(an_id(str(number % 300)), a_span(number))
     await asyncio.gather(offers.flush(), offers.flush(), offers.flush())
@@ -154,7 +154,7 @@ async def test_two_flushes_at_once_write_each_value_once(server: MemoryServer) -
 async def test_what_does_not_fit_or_can_not_be_written_is_counted(server: MemoryServer) -> None:
     """Values that do not fit or cannot be written are lost, but counted."""
     counts = Counts()
-    offers = BestEffort(MemoryStreams(server), SystemClock(), counts, size=2)
+    offers = BestEffortWriter(MemoryStreams(server), SystemClock(), counts, size=2)
     assert [offers.offer_span(an_id(), a_span(number)) for number in range(3)] == [True, True, False]
     server.absent = True
     await offers.flush()
@@ -172,7 +172,7 @@ async def test_activity_outlives_the_absence_of_the_server(server: MemoryServer)
     """Activity during an outage of Redis is written afterwards, so that an active user is not idle; it never replaces a
     later activity from another process."""
     streams, counts = MemoryStreams(server), Counts()
-    offers = BestEffort(streams, SystemClock(), counts, size=2)
+    offers = BestEffortWriter(streams, SystemClock(), counts, size=2)
     server.absent = True
     for at_s in (10.0, 30.0, 20.0):
         assert offers.offer_activity(an_id(), "proxy", at_s)

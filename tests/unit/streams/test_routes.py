@@ -10,7 +10,7 @@ from slipway.streams.routes import (
     RedisAddress,
     Reply,
     SentinelMaster,
-    Single,
+    SingleServer,
     UncoveredError,
     parse,
 )
@@ -37,7 +37,7 @@ def a_range(first: int, last: int, host: str, port: int = 1) -> list[Reply]:
 def test_one_server() -> None:
     """The URL of one server has its account and database."""
     route, login = parse("redis://user:p%40ss@host:7000/3", ask=Nodes())
-    assert isinstance(route, Single)
+    assert isinstance(route, SingleServer)
     assert route.address == RedisAddress("host", 7000)
     assert (login.username, login.password, login.db, login.tls) == ("user", "p@ss", 3, False)
 

@@ -11,7 +11,7 @@ import yaml
 from slipway.api.app import ENDPOINTS
 from slipway.api.openapi import document
 from slipway.runtime.service import version as served
-from tools.release import bill, licences, lockfile, vex
+from tools.release import licences, lockfile, sbom, vex
 from tools.release import version as versions
 from tools.release.__main__ import ReleaseError, changes
 
@@ -168,7 +168,7 @@ def test_a_statement_that_says_too_little_is_refused(text: str, word: str) -> No
 def test_every_script_that_pages_load_is_in_the_bill() -> None:
     """The bill contains every vendored script, from the tables beside the files, with an allowed licence; a scoped name
     is quoted in its URL."""
-    found = {part.name: part for part in bill.vendored(ROOT / "services/api/slipway/api")}
+    found = {part.name: part for part in sbom.vendored(ROOT / "services/api/slipway/api")}
     assert {"preact", "htm", "uplot", "js-yaml", "@tanstack/virtual-core", "@xterm/xterm"} <= found.keys()
     assert found["@xterm/xterm"].purl == f"pkg:npm/%40xterm/xterm@{found['@xterm/xterm'].version}"
     assert {part.licence for part in found.values()} <= licences.ALLOWED
@@ -186,5 +186,5 @@ def test_a_script_that_nobody_has_read_is_not_released(tmp_path: Path, row: str,
     (tmp_path / "vendor").mkdir()
     (tmp_path / "vendor" / "some-1.0.0.js").write_text("")
     (tmp_path / "vendor" / "README.md").write_text(f"{row}\n")
-    with pytest.raises(bill.UnknownPartError, match=words):
-        bill.vendored(tmp_path)
+    with pytest.raises(sbom.UnknownPartError, match=words):
+        sbom.vendored(tmp_path)

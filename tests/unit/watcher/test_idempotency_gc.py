@@ -3,7 +3,7 @@
 import pytest
 
 from slipway.errors import UnavailableError
-from slipway.kube.claims import CLAIM_MAPS, KEPT_S, claim_manifest, claim_name, claimed_again
+from slipway.kube.claims import CLAIM_MAPS, KEPT_S, claim_manifest, claim_name, reclaim_patch
 from slipway.kube.errors import Verb
 from slipway.kube.resources import CONFIG_MAPS
 from slipway.watcher.idempotency_gc import ClaimSweeper
@@ -66,7 +66,7 @@ async def test_one_that_is_taken_anew_in_this_moment_stays(scene: Scene) -> None
     async def take(verb: Verb, _plural: str) -> None:
         if verb is Verb.DELETE and not taken:
             taken.append(verb)
-            patch = claimed_again(claim, "other", scene.clock.now())
+            patch = reclaim_patch(claim, "other", scene.clock.now())
             await scene.kube.patch(CLAIM_MAPS, claim.metadata.name, patch, namespace=SPACE)
 
     scene.kube.before = take

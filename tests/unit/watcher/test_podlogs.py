@@ -17,7 +17,7 @@ from slipway.local.apiserver.objects import Json
 from slipway.model.lifecycle import Phase
 from slipway.model.times import format_time
 from slipway.runtime.service import ServiceStop
-from slipway.streams.logpacks import STDOUT, Gaps, LogAppended, LogKey, LogPack, LogPosition
+from slipway.streams.logpacks import STDOUT, GapFinder, LogAppended, LogKey, LogPack, LogPosition
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from slipway.watcher.informers import Informers
@@ -1078,7 +1078,7 @@ def test_a_log_that_is_written_faster_than_it_is_stored_leaves_lines_out_and_cou
                 await asyncio.sleep(0.1)
         ended = await post.until(is_let_go, "the end", timeout_s=120)
         stored = [each.line for each in await post.streams.logs.read(id_of(ended), limit=100_000)]
-        gaps = Gaps({}, is_whole=True)
+        gaps = GapFinder({}, is_whole=True)
         missing = sum(mark.missing for line in stored if (mark := gaps.before(line)) is not None)
         assert 0 < missing == 20_000 - len(stored)
         assert (stored[0].text[:7], stored[-1].text[:11]) == ("line 0 ", "line 19999 ")
@@ -1109,7 +1109,7 @@ def test_a_flood_of_a_container_that_has_ended_loses_no_line() -> None:
                 await asyncio.sleep(0.1)
         ended = await post.until(is_let_go, "the end", timeout_s=120)
         stored = [each.line for each in await post.streams.logs.read(id_of(ended), limit=100_000)]
-        gaps = Gaps({}, is_whole=True)
+        gaps = GapFinder({}, is_whole=True)
         left_out = [line for line in stored if line.follows >= 0]
         assert left_out == []
         assert sum(mark.missing for line in stored if (mark := gaps.before(line)) is not None) == 20_000 - len(stored)

@@ -115,7 +115,7 @@ class Controllers:
         self._groups.run()
         bare, self._bare = self._bare, {}
         for namespace in bare:
-            self._core.furnish(namespace)
+            self._core.create_default_account(namespace)
         if self._roles_changed:
             self._roles_changed = False
             policy.aggregate(self._core)

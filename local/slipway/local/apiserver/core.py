@@ -119,7 +119,7 @@ class ClusterCore:
         """POST. Raises: StatusError 400, 403, 404, 409 AlreadyExists, 422."""
         made = self._writer.create(self.kind(resource), namespace, obj, options or WriteOptions())
         if resource == _NAMESPACES:
-            self.furnish(metadata(made)["name"])
+            self.create_default_account(metadata(made)["name"])
         return made
 
     def update(self, resource: str, namespace: str, name: str, obj: Json, options: WriteOptions | None = None) -> Json:
@@ -240,7 +240,7 @@ class ClusterCore:
         """Call `subscriber` at every commit; it must not write. The returned function ends the subscription."""
         return self.store.subscribe(subscriber)
 
-    def furnish(self, namespace: str) -> None:
+    def create_default_account(self, namespace: str) -> None:
         """Create a namespace's default service account, which its pods use unless they name another account."""
         found = self.store.find(_NAMESPACES, "", namespace)
         is_open = found is not None and not is_deleting(found.obj)

@@ -94,7 +94,7 @@ def guards(budget: Json, pod: Json) -> bool:
     return selects(mapping(budget, "spec").get("selector"), mapping(metadata(pod), "labels"))
 
 
-def is_free_to_go(budget: Json, pod: Json) -> bool:
+def is_unready_and_evictable(budget: Json, pod: Json) -> bool:
     """Whether the pod is not ready and the budget allows the eviction of pods that are not ready."""
     if is_ready(pod):
         return False

@@ -46,7 +46,7 @@ def evict(core: "ClusterCore", namespace: str, name: str, eviction: Json, *, dry
     budgets = [record.obj for record in core.store.scan(BUDGETS, namespace) if disruption.guards(record.obj, pod)]
     if len(budgets) > 1:
         raise StatusError(500, "", _MANY)
-    if budgets and disruption.is_free_to_go(budgets[0], pod):
+    if budgets and disruption.is_unready_and_evictable(budgets[0], pod):
         options = _fenced(options, pod)
     elif budgets:
         status = disruption.spend(budgets[0], pod, core.clock())

@@ -12,7 +12,7 @@ from typing import Any
 
 from slipway.local.apiserver import meta
 from slipway.local.apiserver.objects import Json, clone, is_map, listing, mapping, maps
-from slipway.local.apiserver.status import FieldCause, bad_value, missing, not_allowed, twice, unsupported
+from slipway.local.apiserver.status import FieldCause, bad_value, duplicate, missing, not_allowed, unsupported
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
@@ -26,7 +26,7 @@ def names_of(spec: Json) -> list[str]:
     return [str(gate.get("name") or "") for gate in maps(listing(spec, "schedulingGates"))]
 
 
-def told(spec: Json, now_text: str) -> list[Json]:
+def initial_conditions(spec: Json, now_text: str) -> list[Json]:
     """Return the initial conditions of a new pod."""
     if not names_of(spec):
         return []
@@ -68,7 +68,7 @@ def _own_causes(spec: Json, *, is_new: bool) -> list[FieldCause]:
         path = f"spec.schedulingGates[{index}]"
         found += meta.qualified(path, name)
         if name in names[:index]:
-            found.append(twice(path, name))
+            found.append(duplicate(path, name))
     if names and is_new and spec.get("nodeName"):
         found.append(not_allowed("spec.nodeName", "cannot be set until all schedulingGates have been cleared"))
     return found + _affinity_causes(spec)

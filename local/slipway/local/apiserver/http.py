@@ -57,7 +57,7 @@ _DOCUMENTS = ("application/json", "application/yaml")
 _PATCHES = (patch.JSON, patch.MERGE, patch.STRATEGIC, patch.APPLY)
 
 
-class Doors(msgspec.Struct, frozen=True, kw_only=True):
+class AccessOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How callers are authenticated and authorized; see `create_app`."""
 
     token: str = ""
@@ -70,7 +70,12 @@ class ApiServer:
     """The ASGI endpoint of one core."""
 
     def __init__(
-        self, core: ClusterCore, *, logs: NodeLogs | None = None, doors: Doors, bookmark_interval_s: float = 60.0
+        self,
+        core: ClusterCore,
+        *,
+        logs: NodeLogs | None = None,
+        doors: AccessOptions,
+        bookmark_interval_s: float = 60.0,
     ) -> None:
         self._core = core
         self._logs = logs or NodeLogSource()
@@ -395,7 +400,7 @@ def create_app(
     tokens of service accounts, by default a new random key. hosts: host names of the server in addition to those of
     the loopback address.
     """
-    doors = Doors(token=token, authorization=authorization, accounts_key=accounts_key, hosts=hosts)
+    doors = AccessOptions(token=token, authorization=authorization, accounts_key=accounts_key, hosts=hosts)
     server = ApiServer(core, logs=logs, doors=doors, bookmark_interval_s=bookmark_interval_s)
 
     @contextlib.asynccontextmanager

@@ -45,7 +45,7 @@ class Journal:
     """
 
     def __init__(self, folder: Path, core: ClusterCore, *, snapshot_every: int = SNAPSHOT_EVERY) -> None:
-        private_files.mend(folder)
+        private_files.fix_modes(folder)
         self._folder = folder
         self._core = core
         self._snapshot_every = snapshot_every

@@ -14,7 +14,15 @@ from decimal import Decimal
 from slipway.local.apiserver.admission import Strategy
 from slipway.local.apiserver.objects import Json, is_map, listing, mapping, maps, metadata, name_of
 from slipway.local.apiserver.options import WriteOptions
-from slipway.local.apiserver.status import FieldCause, bad_request, bad_value, forbidden, missing, not_allowed, twice
+from slipway.local.apiserver.status import (
+    FieldCause,
+    bad_request,
+    bad_value,
+    duplicate,
+    forbidden,
+    missing,
+    not_allowed,
+)
 from slipway.local.apiserver.store import ApiStore
 from slipway.model.quantity import format_quantity, parse_thousandths
 
@@ -49,7 +57,7 @@ class LimitRangeStrategy(Strategy):
             elif "/" not in kind and kind not in (_CONTAINER, _POD, _CLAIM):
                 causes.append(bad_value(f"{path}.type", kind, "must be a standard limit type or fully qualified"))
             if kind in seen:
-                causes.append(twice(f"{path}.type", kind))
+                causes.append(duplicate(f"{path}.type", kind))
             seen.add(kind)
             if kind == _POD:
                 causes += [

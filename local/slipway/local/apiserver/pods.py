@@ -19,9 +19,9 @@ from slipway.local.apiserver.status import (
     bad_request,
     bad_value,
     conflict,
+    duplicate,
     missing,
     not_allowed,
-    twice,
     unsupported,
 )
 from slipway.model.quantity import parse_thousandths
@@ -81,7 +81,7 @@ class PodStrategy(Strategy):
         if not self._has_groups:
             spec.pop("schedulingGroup", None)
         _tolerate_gone_nodes(spec)
-        conditions = gates.told(spec, str(metadata(obj).get("creationTimestamp", "")))
+        conditions = gates.initial_conditions(spec, str(metadata(obj).get("creationTimestamp", "")))
         told: Json = {"conditions": conditions} if conditions else {}
         obj["status"] = {"phase": "Pending", "qosClass": _quality(spec), **told}
 
@@ -272,7 +272,7 @@ def _spec_causes(spec: Json) -> list[FieldCause]:
             path = f"spec.{field}[{index}]"
             name = str(container.get("name") or "")
             if name in names:
-                causes.append(twice(f"{path}.name", name))
+                causes.append(duplicate(f"{path}.name", name))
             names.add(name)
             causes += _container_causes(container, path, volumes)
     return causes

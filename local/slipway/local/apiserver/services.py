@@ -14,7 +14,15 @@ from slipway.local.apiserver import meta, status
 from slipway.local.apiserver.admission import Strategy
 from slipway.local.apiserver.objects import Json, listing, mapping, maps, metadata, name_of
 from slipway.local.apiserver.options import WriteOptions
-from slipway.local.apiserver.status import FieldCause, StatusError, bad_value, missing, not_allowed, twice, unsupported
+from slipway.local.apiserver.status import (
+    FieldCause,
+    StatusError,
+    bad_value,
+    duplicate,
+    missing,
+    not_allowed,
+    unsupported,
+)
 from slipway.local.apiserver.store import ApiStore
 
 SERVICES = "services"
@@ -87,7 +95,7 @@ class ServiceStrategy(Strategy):
             ]
         names = [port.get("name") for port in maps(listing(spec, "ports"))]
         causes += [
-            twice(f"spec.ports[{index}].name", name)
+            duplicate(f"spec.ports[{index}].name", name)
             for index, name in enumerate(names)
             if name and name in names[:index]
         ]

@@ -81,7 +81,7 @@ def not_allowed(field: str, detail: str) -> FieldCause:
     return FieldCause(field, "FieldValueForbidden", f"Forbidden: {detail}")
 
 
-def twice(field: str, value: Any) -> FieldCause:
+def duplicate(field: str, value: Any) -> FieldCause:
     return FieldCause(field, "FieldValueDuplicate", f"Duplicate value: {quoted(value)}")
 
 

@@ -73,7 +73,7 @@ class CompactedError(Exception):
         self.floor = floor
 
 
-class _Room:
+class _ResourceStore:
     """The objects and the history of one resource."""
 
     def __init__(self, floor: int) -> None:
@@ -98,51 +98,51 @@ class ApiStore:
         self.history_limit = history_limit
         self.dependents: dict[str, dict[tuple[str, ObjectKey], None]] = {}
         self._first_floor = 0
-        self._rooms: dict[str, _Room] = {}
+        self._stores: dict[str, _ResourceStore] = {}
         self._subscribers: list[Subscriber] = []
 
     def find(self, resource: str, namespace: str, name: str) -> ObjectVersion | None:
-        room = self._rooms.get(resource)
-        return room.records.get((namespace, name)) if room else None
+        store = self._stores.get(resource)
+        return store.records.get((namespace, name)) if store else None
 
     def scan(self, resource: str, namespace: str | None = None) -> list[ObjectVersion]:
         """Return the current records in key order; `namespace` None means all."""
-        room = self._rooms.get(resource)
-        return [room.records[key] for key in _selected(room.order, namespace, None)] if room else []
+        store = self._stores.get(resource)
+        return [store.records[key] for key in _selected(store.order, namespace, None)] if store else []
 
     def count(self, resource: str, namespace: str | None = None) -> int:
-        room = self._rooms.get(resource)
-        if room is None:
+        store = self._stores.get(resource)
+        if store is None:
             return 0
-        return len(room.records) if namespace is None else len(room.by_namespace.get(namespace, {}))
+        return len(store.records) if namespace is None else len(store.by_namespace.get(namespace, {}))
 
     def scan_at(
         self, resource: str, namespace: str | None, version: int, after: ObjectKey | None = None
     ) -> list[ObjectVersion]:
         """Return the records as they were at `version`, only those after the key `after`. Raises: CompactedError."""
-        room, before = self._rooms.get(resource), dict[ObjectKey, ObjectVersion | None]()
-        if room is None:
+        store, before = self._stores.get(resource), dict[ObjectKey, ObjectVersion | None]()
+        if store is None:
             return []
-        if version < room.floor:
-            raise CompactedError(room.floor)
-        for change in reversed(_changes_after(room, version)):
+        if version < store.floor:
+            raise CompactedError(store.floor)
+        for change in reversed(_changes_after(store, version)):
             before[change.key] = change.previous
-        keys = _selected(room.order, namespace, after)
-        gone = [key for key, record in before.items() if record is not None and key not in room.records]
+        keys = _selected(store.order, namespace, after)
+        gone = [key for key, record in before.items() if record is not None and key not in store.records]
         if gone:
             keys = sorted([*keys, *_selected(sorted(gone), namespace, after)])
         if not before:
-            return [room.records[key] for key in keys]
-        found = (before[key] if key in before else room.records[key] for key in keys)
+            return [store.records[key] for key in keys]
+        found = (before[key] if key in before else store.records[key] for key in keys)
         return [record for record in found if record is not None]
 
     def changes_since(self, resource: str, version: int) -> list[Commit]:
         """Return the changes after `version`, oldest first. Raises: CompactedError."""
-        room = self._rooms.get(resource)
-        floor = self._first_floor if room is None else max(room.floor, room.served_from)
+        store = self._stores.get(resource)
+        floor = self._first_floor if store is None else max(store.floor, store.served_from)
         if version < floor:
             raise CompactedError(floor)
-        return _changes_after(room, version) if room is not None else []
+        return _changes_after(store, version) if store is not None else []
 
     def commit(self, resource: str, type: ChangeType, obj: Json, ownership: Ownership | None = None) -> Commit:
         """Store `obj` (which the store then owns) at the next version, and call the subscribers.
@@ -160,9 +160,9 @@ class ApiStore:
         self, resource: str, type: ChangeType, obj: Json, version: int, ownership: Ownership | None = None
     ) -> Commit:
         """Store an earlier change again, without calling the subscribers. Versions must rise from call to call."""
-        room = self._room(resource)
+        store = self._store_of(resource)
         key = (namespace_of(obj), name_of(obj))
-        previous = room.records.get(key)
+        previous = store.records.get(key)
         if ownership is None:
             ownership = previous.ownership if previous is not None else NOBODY
         change = Commit(
@@ -170,44 +170,44 @@ class ApiStore:
         )
         self._index_owners(change)
         if type == "DELETED":
-            if room.records.pop(key, None) is not None:
-                del room.order[bisect_left(room.order, key)]
-            _forget(room.by_namespace, key)
+            if store.records.pop(key, None) is not None:
+                del store.order[bisect_left(store.order, key)]
+            _forget(store.by_namespace, key)
         else:
-            if key not in room.records:
-                insort(room.order, key)
-            room.records[key] = change.record
-            room.by_namespace.setdefault(key[0], {})[key[1]] = change.record
-        room.history.append(change)
-        if len(room.history) > self.history_limit * 5 // 4:
-            self._compact(room, len(room.history) - self.history_limit)
+            if key not in store.records:
+                insort(store.order, key)
+            store.records[key] = change.record
+            store.by_namespace.setdefault(key[0], {})[key[1]] = change.record
+        store.history.append(change)
+        if len(store.history) > self.history_limit * 5 // 4:
+            self._compact(store, len(store.history) - self.history_limit)
         self.version = max(self.version, version)
         return change
 
     def compact(self, resource: str | None = None, keep: int = 0) -> None:
         """Drop history now, as the periodic compaction does. The last `keep` changes stay."""
-        rooms = self._rooms.values() if resource is None else [self._room(resource)]
-        for room in rooms:
-            self._compact(room, len(room.history) - keep)
+        stores = self._stores.values() if resource is None else [self._store_of(resource)]
+        for store in stores:
+            self._compact(store, len(store.history) - keep)
 
     def serve(self, resource: str, version: int) -> None:
         """Record that a kind is served since `version`: no watch of the kind can begin at an older version."""
-        self._room(resource).served_from = version
+        self._store_of(resource).served_from = version
 
     def forget(self, resource: str) -> None:
         """Drop a resource whose kind is no longer served, with its history. Older versions cannot be read again."""
-        self._rooms[resource] = _Room(self.version)
+        self._stores[resource] = _ResourceStore(self.version)
 
     def start_at(self, version: int) -> None:
         """Begin the history at `version`: changes that were restored before are dropped from it."""
         self.version = max(self.version, version)
         self._first_floor = self.version
-        for room in self._rooms.values():
-            room.history.clear()
-            room.floor = self.version
+        for store in self._stores.values():
+            store.history.clear()
+            store.floor = self.version
 
     def resources(self) -> list[str]:
-        return list(self._rooms)
+        return list(self._stores)
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Call `subscriber` after every commit. The returned function ends the subscription."""
@@ -219,16 +219,16 @@ class ApiStore:
 
         return end
 
-    def _room(self, resource: str) -> _Room:
-        room = self._rooms.get(resource)
-        if room is None:
-            room = self._rooms[resource] = _Room(self._first_floor)
-        return room
+    def _store_of(self, resource: str) -> _ResourceStore:
+        store = self._stores.get(resource)
+        if store is None:
+            store = self._stores[resource] = _ResourceStore(self._first_floor)
+        return store
 
-    def _compact(self, room: _Room, drop: int) -> None:
+    def _compact(self, store: _ResourceStore, drop: int) -> None:
         if drop > 0:
-            room.floor = room.history[drop - 1].version
-            del room.history[:drop]
+            store.floor = store.history[drop - 1].version
+            del store.history[:drop]
 
     def _index_owners(self, change: Commit) -> None:
         entry = (change.resource, change.key)
@@ -251,8 +251,8 @@ def _version(change: Commit) -> int:
     return change.version
 
 
-def _changes_after(room: _Room, version: int) -> list[Commit]:
-    return room.history[bisect_right(room.history, version, key=_version) :]
+def _changes_after(store: _ResourceStore, version: int) -> list[Commit]:
+    return store.history[bisect_right(store.history, version, key=_version) :]
 
 
 def _forget(groups: dict[str, dict[str, ObjectVersion]], key: ObjectKey) -> None:

@@ -13,12 +13,12 @@ from slipway.local.apiserver.status import (
     FieldCause,
     bad_type,
     bad_value,
+    duplicate,
     missing,
     not_allowed,
     quoted,
     too_long,
     too_many,
-    twice,
     unsupported,
 )
 from slipway.local.apiserver.structural import CelRule, Schema
@@ -106,7 +106,7 @@ def _list(schema: Schema, value: list[Any], path: str) -> list[FieldCause]:
             shown = _identity(schema, item)
             key = quoted(shown)
             if key in seen:
-                causes.append(twice(f"{path}[{index}]", shown))
+                causes.append(duplicate(f"{path}[{index}]", shown))
             seen.add(key)
     return causes
 
@@ -219,7 +219,7 @@ def _broken(rule: CelRule, schema: Schema, value: Any, path: str) -> FieldCause:
         case "FieldValueRequired":
             return missing(where, rule.message)
         case "FieldValueDuplicate":
-            return twice(where, value)
+            return duplicate(where, value)
         case _:
             shown = schema.type if schema.type else type_name(value)
             return FieldCause(where, rule.reason, f'Invalid value: "{shown}": {rule.message}')

@@ -145,7 +145,7 @@ class NetworkPolicyStrategy(PlainStrategy):
         obj.pop("status", None)
 
 
-class LooseStrategy(Strategy):
+class SchemalessStrategy(Strategy):
     """A kind whose objects are stored as they are sent."""
 
 
@@ -197,11 +197,11 @@ def kinds() -> tuple[ResourceKind, ...]:
         for group, version, table in (*groups, ("autoscaling", "v2", scaling))
         for plural, kind, short, strategy, subresources, shown in table
     ]  # fmt: skip
-    return (*made, *_loose())
+    return (*made, *_schemaless())
 
 
-def _loose() -> tuple[ResourceKind, ...]:
-    strategy = LooseStrategy()
+def _schemaless() -> tuple[ResourceKind, ...]:
+    strategy = SchemalessStrategy()
     return (
         ResourceKind(group="apps", plural="controllerrevisions", kind="ControllerRevision", strategy=strategy),
         ResourceKind(group="discovery.k8s.io", plural="endpointslices", kind="EndpointSlice", strategy=strategy),

@@ -17,7 +17,7 @@ import subprocess
 import termios
 from collections.abc import Callable
 
-from slipway.inside.sockets import BINARY, Gone, Refused, Socket
+from slipway.inside.sockets import BINARY, PeerClosedError, RequestRefusedError, Socket
 from slipway.local.node.shim import Program, Shim, call_at_end, signal_group
 from slipway.model import exec_channels
 from slipway.model.exec_channels import PIECE_BYTES, RESIZE, STATUS, STDERR, STDIN, STDIN_END, STDOUT
@@ -28,8 +28,8 @@ _NORMAL = 1000
 _END_OF_FILE = b"\x04"
 
 
-async def run(socket: Socket, program: Program, beside: Shim, *, stdin: bool, tty: bool) -> None:
-    """Run `program` until it has ended, the WebSocket has closed, or `beside` (the container's program) has ended."""
+async def run(socket: Socket, program: Program, container_program: Shim, *, stdin: bool, tty: bool) -> None:
+    """Run `program` until it has ended, the WebSocket has closed, or the container's program has ended."""
     try:
         process = _Process(program, stdin=stdin, tty=tty)
     except (OSError, ValueError) as error:
@@ -39,7 +39,7 @@ async def run(socket: Socket, program: Program, beside: Shim, *, stdin: bool, tt
     call_at_end(process.pid, process.child, lambda: None if over.done() else over.set_result(process.code()))
     printing = asyncio.ensure_future(_print_all(socket, process))
     typing = asyncio.ensure_future(_type(socket, process))
-    leaving = asyncio.ensure_future(beside.ended())
+    leaving = asyncio.ensure_future(container_program.ended())
     try:
         await asyncio.wait({over, typing, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if leaving.done() and not over.done():
@@ -58,7 +58,7 @@ async def run(socket: Socket, program: Program, beside: Shim, *, stdin: bool, tt
 
 
 async def _say(socket: Socket, status: bytes) -> None:
-    with contextlib.suppress(Gone):
+    with contextlib.suppress(PeerClosedError):
         await socket.output(STATUS, status)
     await socket.close(_NORMAL, "")
 
@@ -73,7 +73,7 @@ async def _print_all(socket: Socket, process: "_Process") -> None:
 
 
 async def _print(socket: Socket, process: "_Process", stream: int) -> None:
-    with contextlib.suppress(Gone):
+    with contextlib.suppress(PeerClosedError):
         while data := await process.read(stream):
             await socket.output(stream, data)
 
@@ -83,9 +83,9 @@ async def _type(socket: Socket, process: "_Process") -> None:
     while True:
         try:
             kind, data = await socket.receive()
-        except Gone:
+        except PeerClosedError:
             return
-        except Refused as refused:
+        except RequestRefusedError as refused:
             await socket.close(refused.code, str(refused))
             return
         if kind != BINARY or not data:

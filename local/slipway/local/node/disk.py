@@ -37,7 +37,7 @@ _SOCKETS = "sockets"
 _SOCKETS_CHARS = 8
 
 
-class Root(msgspec.Struct, frozen=True, kw_only=True):
+class ContainerPaths(msgspec.Struct, frozen=True, kw_only=True):
     """A container's view of files: its working directory, and {path in the container: path on the machine}."""
 
     cwd: Path
@@ -161,7 +161,7 @@ class PodDisk:
         fresh.write_bytes(content)
         fresh.replace(target)
 
-    def mount(self, container: JsonMap) -> Root:
+    def mount(self, container: JsonMap) -> ContainerPaths:
         """Create the container's root: links to volumes, hard links to single files."""
         root = self.container(str(container.get("name"))) / "root"
         root.mkdir(parents=True, exist_ok=True)
@@ -179,7 +179,7 @@ class PodDisk:
         paths.pop("/", None)
         message = _normal(str(container.get("terminationMessagePath") or TERMINATION_LOG))
         paths.setdefault(message, str(self.message(str(container.get("name")))))
-        return Root(cwd=cwd, paths=paths)
+        return ContainerPaths(cwd=cwd, paths=paths)
 
     def _mount(self, root: Path, path: str, mount: JsonMap) -> Path:
         source = self.folder / "volumes" / str(mount.get("name"))

@@ -5,7 +5,7 @@ HTTP at `/<key>/logs/<namespace>/<pod uid>?container=...`, and WebSockets at
 `/<key>/exec/<namespace>/<pod uid>?command=...`. The key is in the Node object and excludes other accounts of the
 machine: a request without it gets a 401. Requests from a browser's page are refused too. For a real API server it uses
 TLS at a kubelet's own path `/containerLogs/<namespace>/<pod>/<container>`; there the client's certificate replaces the
-key, and only logs are available. Knows no pods: a `Shelf` finds them.
+key, and only logs are available. Knows no pods: a `PodAccess` finds them.
 
 Invariants: at most CONNECTIONS_MAX readers; a request's head has the limits of `runtime/connections.py`; each answer
 ends by closing its connection.
@@ -55,7 +55,7 @@ _PHRASES = {
 }
 
 
-class Shelf(Protocol):
+class PodAccess(Protocol):
     """The source of logs and the place to run commands."""
 
     def uid_of(self, namespace: str, name: str) -> str:
@@ -66,7 +66,7 @@ class Shelf(Protocol):
         """Return the log of a pod's container. Raises: NotFoundError or InvalidError, only before the first chunk."""
         ...
 
-    def entered(self, uid: str, container: str, command: Sequence[str]) -> tuple[Program, Shim]:
+    def exec_program(self, uid: str, container: str, command: Sequence[str]) -> tuple[Program, Shim]:
         """Return a command for a running container, and the container's program.
 
         Raises: NotFoundError or InvalidError.
@@ -77,11 +77,11 @@ class Shelf(Protocol):
 class LogEndpoint:
     """The endpoint; `start` opens it. `port`: its port. `url`: its URL for a local API server (empty with TLS)."""
 
-    def __init__(self, shelf: Shelf, clock: Clock, random: Random, *, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, pods: PodAccess, clock: Clock, random: Random, *, tls: ssl.SSLContext | None = None) -> None:
         self.url = ""
         self.port = 0
         self._tls = tls
-        self._shelf = shelf
+        self._pods = pods
         self._clock = clock
         self._key = random.token_hex(16)
         self._server: asyncio.Server | None = None
@@ -169,8 +169,8 @@ class LogEndpoint:
             query = query_of(given, self._clock.now())
             uid, container = parts[3], given.get("container", "")
             if self._tls:
-                uid, container = self._shelf.uid_of(parts[1], parts[2]), parts[3]
-            chunks = self._shelf.lines(uid, container, query, previous=_is_true(given.get("previous", "")))
+                uid, container = self._pods.uid_of(parts[1], parts[2]), parts[3]
+            chunks = self._pods.lines(uid, container, query, previous=_is_true(given.get("previous", "")))
             first = await anext(chunks, b"") if not query.follow else b""
         except ControlPlaneError as error:
             await self._refuse(writer, 404 if isinstance(error, NotFoundError) else 400, str(error))
@@ -197,7 +197,7 @@ class LogEndpoint:
             await self._refuse(writer, 404, "not found")
             return
         try:
-            program, beside = self._shelf.entered(parts[3], flags.get("container", ""), command)
+            program, container_program = self._pods.exec_program(parts[3], flags.get("container", ""), command)
         except ControlPlaneError as error:
             await self._refuse(writer, 404 if isinstance(error, NotFoundError) else 400, str(error))
             return
@@ -205,7 +205,7 @@ class LogEndpoint:
         head += f"Sec-WebSocket-Accept: {accept_of(key)}\r\nSec-WebSocket-Protocol: {exec_channels.PROTOCOL}\r\n\r\n"
         writer.write(head.encode())
         tty, stdin = _is_true(flags.get("tty", "")), _is_true(flags.get("stdin", ""))
-        await commands.run(Socket(reader, writer), program, beside, stdin=stdin, tty=tty)
+        await commands.run(Socket(reader, writer), program, container_program, stdin=stdin, tty=tty)
 
     async def _refuse(self, writer: asyncio.StreamWriter, code: int, words: str) -> None:
         body = words.encode()

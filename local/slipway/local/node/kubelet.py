@@ -24,8 +24,8 @@ from slipway.local.node.disk import PodDisk, remove_sockets
 from slipway.local.node.endpoint import LogEndpoint
 from slipway.local.node.logs import LogQuery, read
 from slipway.local.node.names import PeerNames
-from slipway.local.node.orphans import end_strays
-from slipway.local.node.pod import NodeKit, PodRun
+from slipway.local.node.orphans import kill_orphans
+from slipway.local.node.pod import NodeContext, PodRun
 from slipway.local.node.podview import PODS, NodePod
 from slipway.local.node.preparation import NotStartedError
 from slipway.local.node.registration import (
@@ -141,13 +141,13 @@ class Kubelet:
             waiting = str(object_of(reported.get("waiting")).get("reason") or "")
         raise InvalidError(f"{whose} is waiting to start: {waiting or 'ContainerCreating'}")
 
-    def entered(self, uid: str, container: str, command: Sequence[str]) -> tuple[Program, Shim]:
+    def exec_program(self, uid: str, container: str, command: Sequence[str]) -> tuple[Program, Shim]:
         """Return a command for one container, and the container's program. Raises: NotFoundError or InvalidError."""
         run = self._runs.get(uid)
         if run is None:
             raise NotFoundError(f"pod {uid} is not on this node")
         try:
-            found = run.runs.entered(container, command)
+            found = run.runs.exec_program(container, command)
         except NotStartedError as error:
             raise InvalidError(f"failed to exec in container: {error}") from error
         if found is None:
@@ -156,8 +156,8 @@ class Kubelet:
 
     # --- pods ---------------------------------------------------------------------------------------------------
 
-    def _kit(self, capacity: Capacity) -> NodeKit:
-        return NodeKit(
+    def _kit(self, capacity: Capacity) -> NodeContext:
+        return NodeContext(
             kube=self._kube,
             clock=self._clock,
             random=self._random,
@@ -195,7 +195,7 @@ class Kubelet:
             await self._swept_for.wait()
             await self._clock.sleep(SWEEP_S)
             self._swept_for.clear()
-            count = await asyncio.to_thread(end_strays, self._pods, spare=self._is_live)
+            count = await asyncio.to_thread(kill_orphans, self._pods, spare=self._is_live)
             if count:
                 _log.info("stray processes ended", count=count)
 
@@ -207,7 +207,7 @@ class Kubelet:
         self._peers.drop(pod)
         run = self._runs.get(pod.metadata.uid)
         if run is not None:
-            run.vanish()
+            run.on_deleted()
         else:
             self._addresses.release(pod.metadata.uid)
 
@@ -228,7 +228,7 @@ class Kubelet:
             _, late = await asyncio.wait(set(self._pods_running), timeout=STOP_GRACE_S + STOP_WAIT_S)
             for task in late:
                 task.cancel()
-        await asyncio.to_thread(end_strays, self._pods)
+        await asyncio.to_thread(kill_orphans, self._pods)
 
     # --- the nodes themselves -----------------------------------------------------------------------------------
 

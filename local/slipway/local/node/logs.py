@@ -131,7 +131,7 @@ class ContainerLog:
 async def read(folder: Path, query: LogQuery, live: ContainerLog | None = None) -> AsyncGenerator[bytes, None]:
     """Yield the lines that `query` requests, in chunks; with `follow`, until `live` is closed."""
     left = query.limit_bytes
-    position, shown = _Position(folder, query), _Shown(query)
+    position, shown = _Position(folder, query), _LineFormatter(query)
     is_much = True
     if query.tail is None:
         chunks = list[bytes]()
@@ -159,7 +159,7 @@ async def read(folder: Path, query: LogQuery, live: ContainerLog | None = None) 
             await change.wait()
 
 
-def said_at_end(file: Path) -> str:
+def termination_message(file: Path) -> str:
     """Return the message that a container wrote into its termination log, up to the length that a kubelet reads."""
     try:
         with file.open("rb") as written:
@@ -168,9 +168,9 @@ def said_at_end(file: Path) -> str:
         return ""
 
 
-def last_words(folder: Path) -> str:
+def log_end(folder: Path) -> str:
     """Return the end of a log, which a kubelet puts into the message of a failed container."""
-    shown = _Shown(LogQuery())
+    shown = _LineFormatter(LogQuery())
     lines = deque(_matching(_Position(folder, LogQuery()), shown), maxlen=WORDS_LINES)
     return b"".join(lines)[-WORDS_BYTES:].decode(errors="replace")
 
@@ -217,7 +217,7 @@ class _Position:
                     yield line
 
 
-class _Shown:
+class _LineFormatter:
     """Lines as a reader sees them: with joined parts, with or without times.
 
     When the other stream writes in the middle of a partly shown line, that line ends there. Its rest follows as a new
@@ -259,7 +259,7 @@ def normal_time(text: str) -> str:
     return f"{_second_text(second).decode()}.{nano:09d}Z"
 
 
-def _some_chunks(position: _Position, shown: _Shown, count: int) -> list[bytes]:
+def _some_chunks(position: _Position, shown: _LineFormatter, count: int) -> list[bytes]:
     return list(islice(_chunks(_matching(position, shown)), count))
 
 
@@ -276,7 +276,7 @@ def _chunks(lines: Iterable[bytes]) -> Iterator[bytes]:
         yield b"".join(held)
 
 
-def _matching(position: _Position, shown: _Shown) -> Iterator[bytes]:
+def _matching(position: _Position, shown: _LineFormatter) -> Iterator[bytes]:
     for line in position.lines():
         if position.files_missed:
             missed, position.files_missed = position.files_missed * FILE_BYTES // 2**20, 0

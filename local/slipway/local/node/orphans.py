@@ -14,7 +14,7 @@ from pathlib import Path
 _PROC = Path("/proc")
 
 
-def end_strays(pods: Path, *, spare: Callable[[str], bool] = lambda _uid: False) -> int:
+def kill_orphans(pods: Path, *, spare: Callable[[str], bool] = lambda _uid: False) -> int:
     """Kill the processes of pods below `pods`, except pods for which `spare(uid)` is true. Return the number of kills.
 
     O(processes of the machine).

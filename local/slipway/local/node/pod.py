@@ -32,7 +32,7 @@ from slipway.local.node.names import PeerNames
 from slipway.local.node.podview import PODS, NodePod
 from slipway.local.node.preparation import Fetched, fetch
 from slipway.local.node.rendezvous_port import RendezvousPorts
-from slipway.local.node.runs import Runs
+from slipway.local.node.runs import PodContainers
 from slipway.local.node.tokens import keep_renewed
 from slipway.local.node.writer import NODE_WRITE, StatusWriter
 from slipway.model.times import parse_time
@@ -50,7 +50,7 @@ PAUSE_MAX_S = 2.0
 _log = log.get_logger(__name__)
 
 
-class NodeKit(msgspec.Struct, frozen=True, kw_only=True):
+class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     """The objects that all pods of a node share."""
 
     kube: KubeApi
@@ -66,9 +66,9 @@ class NodeKit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodRun:
-    """One pod. `observe` and `vanish` report changes of its object; `run` lasts as long as the pod."""
+    """One pod. `observe` and `on_deleted` report changes of its object; `run` lasts as long as the pod."""
 
-    def __init__(self, pod: NodePod, kit: NodeKit, *, on_end: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, pod: NodePod, kit: NodeContext, *, on_end: Callable[[], object] = lambda: None) -> None:
         self.uid = pod.metadata.uid
         self.disk = PodDisk(kit.folder, self.uid)
         self._kit = kit
@@ -78,7 +78,7 @@ class PodRun:
         ip = kit.addresses.claim(self.uid, str(pod.status.get("podIP") or ""))
         self._place = PodPlace(pod_ip=ip, host_ip=kit.host_ip, allocatable=kit.capacity.allocatable)
         self._writer = StatusWriter(kit.kube, pod, self._status, clock=kit.clock, random=kit.random)
-        self.runs = Runs(
+        self.runs = PodContainers(
             pod,
             self.disk,
             self._place,
@@ -121,9 +121,9 @@ class PodRun:
             # Another writer, such as a garbage collector, may report the pod as over; then its processes must end.
             self._leave(pod.grace_s)
 
-    def vanish(self) -> None:
+    def on_deleted(self) -> None:
         """Handle the deletion of the object."""
-        self._writer.vanish()
+        self._writer.on_deleted()
         self._gone.set()
         self._dismissed.set()
         self._leave(ORPHAN_GRACE_S)

@@ -9,7 +9,7 @@ from slipway.crd.meta import ObjectMeta, RawObject
 from slipway.crd.roleresources import JsonMap, object_of, objects_of
 from slipway.crd.v1alpha1 import Wire
 from slipway.kube.resources import Resource
-from slipway.model.podresources import ContainerAsk, effective_requests
+from slipway.model.podresources import ContainerResources, effective_requests
 from slipway.model.resources import PODS as POD_COUNT
 from slipway.model.resources import Resources
 
@@ -78,8 +78,8 @@ class NodePod(Wire, kw_only=True, frozen=True):
             ValueError: a quantity is invalid.
         """
         asked = effective_requests(
-            [_ask(container) for container in self.containers],
-            [_ask(container) for container in self.init_containers],
+            [_container_resources(container) for container in self.containers],
+            [_container_resources(container) for container in self.init_containers],
             object_of(self.spec.get("overhead")),
         )
         return asked + Resources.of({POD_COUNT: 1})
@@ -155,9 +155,9 @@ def is_sidecar(container: JsonMap) -> bool:
     return container.get("restartPolicy") == "Always"
 
 
-def _ask(container: JsonMap) -> ContainerAsk:
+def _container_resources(container: JsonMap) -> ContainerResources:
     resources = object_of(container.get("resources"))
-    return ContainerAsk(
+    return ContainerResources(
         requests=object_of(resources.get("requests")),
         limits=object_of(resources.get("limits")),
         sidecar=is_sidecar(container),

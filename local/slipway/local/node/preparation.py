@@ -116,11 +116,11 @@ def program_of(
     return Program(argv=[program, *command[1:], *args], env=env, cwd=cwd)
 
 
-def located(command: Sequence[str], beside: Program) -> list[str]:
-    """Return a command with its file located by the folder and PATH of `beside`. Raises NotStartedError."""
-    program = _locate(command[0], beside.cwd, beside.env.get("PATH", _SYSTEM_PATH))
+def located(command: Sequence[str], container_program: Program) -> list[str]:
+    """Return a command with its file located by the folder and PATH of `container_program`. Raises NotStartedError."""
+    program = _locate(command[0], container_program.cwd, container_program.env.get("PATH", _SYSTEM_PATH))
     if program is None:
-        raise NotStartedError(_why_not(command[0], beside.cwd))
+        raise NotStartedError(_why_not(command[0], container_program.cwd))
     return [program, *command[1:]]
 
 

@@ -18,7 +18,7 @@ from slipway.model.numbers import number_in
 from slipway.runtime.clock import Clock
 
 _STATUS_LINE_BYTES_MAX = 4096
-Beside = Callable[[Sequence[str]], Program | None]
+ExecProgram = Callable[[Sequence[str]], Program | None]
 """Returns a command as a program in a container, or None when it cannot run there. Raises: NotStartedError."""
 
 
@@ -63,12 +63,14 @@ def probe_of(container: JsonMap, pod_ip: str) -> Probe | None:
     )
 
 
-async def watch_readiness(probe: Probe, beside: Beside, clock: Clock, tell: Callable[[bool], object]) -> None:
+async def watch_readiness(
+    probe: Probe, exec_program: ExecProgram, clock: Clock, tell: Callable[[bool], object]
+) -> None:
     """Run the probe until cancelled. `tell` is called with each change of readiness; the container starts not ready."""
     await clock.sleep(probe.initial_delay_s)
     is_ready, streak = False, 0
     while True:
-        is_good = await _ask(probe, beside)
+        is_good = await _ask(probe, exec_program)
         streak = streak + 1 if is_good is not is_ready else 0
         if streak >= (probe.successes if is_good else probe.failures):
             is_ready, streak = is_good, 0
@@ -76,11 +78,11 @@ async def watch_readiness(probe: Probe, beside: Beside, clock: Clock, tell: Call
         await clock.sleep(probe.period_s)
 
 
-async def _ask(probe: Probe, beside: Beside) -> bool:
+async def _ask(probe: Probe, exec_program: ExecProgram) -> bool:
     try:
         async with asyncio.timeout(probe.timeout_s):
             if probe.command:
-                program = beside(probe.command)
+                program = exec_program(probe.command)
                 return program is not None and await _runs(program)
             return await _answers(probe)
     except (OSError, TimeoutError, ValueError, OverflowError, NotStartedError):  # OverflowError: no such port

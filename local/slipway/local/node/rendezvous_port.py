@@ -32,7 +32,7 @@ class RendezvousPorts:
         self._by_gang: dict[_Gang, int] = {}
         self._pods: dict[str, _Gang] = {}
 
-    def told(self, container: JsonMap, pod: NodePod) -> JsonMap:
+    def with_gang_port(self, container: JsonMap, pod: NodePod) -> JsonMap:
         """Return the container with the usual port replaced by the port of the pod's gang."""
         env = objects_of(container.get("env"))
         if not any(_is_usual(item) for item in env):

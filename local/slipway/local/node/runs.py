@@ -16,7 +16,7 @@ from slipway.local.node import shim
 from slipway.local.node.containers import RunningContainer, RunningState, Terminated, WaitingState, exited
 from slipway.local.node.disk import PodDisk
 from slipway.local.node.environment import CONFIG_ERROR, NotConfiguredError, PodPlace
-from slipway.local.node.logs import ContainerLog, last_words, said_at_end
+from slipway.local.node.logs import ContainerLog, log_end, termination_message
 from slipway.local.node.names import PeerNames
 from slipway.local.node.podview import NodePod
 from slipway.local.node.preparation import Fetched, NotStartedError, PeersUnknownError, located, program_of
@@ -42,7 +42,7 @@ RESTART_MAX_S = 30.0
 _log = log.get_logger(__name__)
 
 
-class Runs:
+class PodContainers:
     """All containers of a pod."""
 
     def __init__(
@@ -124,7 +124,7 @@ class Runs:
             for task in sidecars:
                 task.cancel()
 
-    def entered(self, container: str, command: Sequence[str]) -> tuple[Program, Shim] | None:
+    def exec_program(self, container: str, command: Sequence[str]) -> tuple[Program, Shim] | None:
         """Return the command as a program for that container, and the container's own program.
 
         None when the container does not run.
@@ -135,10 +135,10 @@ class Runs:
         found = next((each for each in self.containers if each.name == container and each.is_running), None)
         if found is None or found.process is None:
             return None
-        program = self._beside(found, command)
+        program = self._exec_program(found, command)
         return None if program is None else (program, found.process)
 
-    def _beside(self, container: RunningContainer, command: Sequence[str]) -> Program | None:
+    def _exec_program(self, container: RunningContainer, command: Sequence[str]) -> Program | None:
         """Return a command as a program next to the container's own, or None when that one is not stored.
 
         Raises:
@@ -213,7 +213,7 @@ class Runs:
                 asking = tasks.create_task(
                     watch_readiness(
                         probe,
-                        lambda command: self._beside(container, command),
+                        lambda command: self._exec_program(container, command),
                         self._clock,
                         lambda ready: self._told(container, ready),
                     )
@@ -252,7 +252,7 @@ class Runs:
             is_patient = self._clock.monotonic() < until
             try:
                 return program_of(
-                    self._ports.told(container.spec, self._pod),
+                    self._ports.with_gang_port(container.spec, self._pod),
                     self._pod,
                     self._place,
                     bundles,
@@ -290,9 +290,9 @@ class Runs:
 
         Without one, the last log lines of a failed container are the message if its spec requests that.
         """
-        message = state.message or said_at_end(self._disk.message(container.name))
+        message = state.message or termination_message(self._disk.message(container.name))
         if not message and state.exit_code and container.spec.get("terminationMessagePolicy") == FALLBACK:
-            message = last_words(self._disk.logs(container.name, container.restarts))
+            message = log_end(self._disk.logs(container.name, container.restarts))
         return msgspec.structs.replace(state, message=message) if message else state
 
     def _is_restarted(self, container: RunningContainer, ended: Terminated) -> bool:

@@ -56,7 +56,7 @@ class StatusWriter:
         self._wanted += 1
         self._dirty.set()
 
-    def vanish(self) -> None:
+    def on_deleted(self) -> None:
         """Stop writing, because the object is deleted."""
         self._is_gone = True
         self._tell()
@@ -76,7 +76,7 @@ class StatusWriter:
             try:
                 await retry.call(NODE_WRITE, self._write, clock=self._clock, random=self._random)
             except NotFoundError:
-                self.vanish()
+                self.on_deleted()
             except TransientError as error:
                 _log.warning("pod status not written yet", pod=self.pod.metadata.name, error=str(error))
                 self._dirty.set()

@@ -1,8 +1,8 @@
 """Builds and validates the Allocation of a launch body, and the changed fields of a held allocation. Pure.
 
 Owns the short fields (`image`, `command`, `args`, `secrets`, `serviceAccount`, `gpuType`), and the mapping of errors to
-pointers into the client's body. `podshorts.py` has the short forms of volumes and privileges. `slipway.crd.resolve` has
-the defaults and limits, which also apply to objects that a user creates with kubectl.
+pointers into the client's body. `pod_short_forms.py` has the short forms of volumes and privileges.
+`slipway.crd.resolve` has the defaults and limits, which also apply to objects that a user creates with kubectl.
 
 Invariants: the spec is complete, so resolving it again changes nothing. A program gets `command` and `args` as they
 were typed; only in a pod template do `$(NAME)` and `$$` have Kubernetes' meaning. A program without `args` gets no
@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from slipway.api import podshorts
+from slipway.api import pod_short_forms
 from slipway.api.change_schemas import ChangeBody
 from slipway.api.decoding import summary
 from slipway.api.schemas import LaunchBody
@@ -70,7 +70,7 @@ def draft(
         InvalidError: with pointers into the body.
     """
     errors = [*_own_errors(body, pool), *_run_as_errors(body, run_as_defaults)]
-    errors += podshorts.errors_of(body, run_as_defaults)
+    errors += pod_short_forms.errors_of(body, run_as_defaults)
     if body.home and workspace.home is None:
         errors.append(FieldError("/home", no_homes(body.workspace)))
     if body.replicas is not None:
@@ -82,7 +82,7 @@ def draft(
     wanted = Allocation(metadata=metadata, spec=spec)
     resolved = resolve(wanted, pool, accounts=workspace.accounts, secrets=workspace.released, audiences=audiences)
     found = [
-        podshorts.as_written(error, body, spec)
+        pod_short_forms.as_written(error, body, spec)
         or FieldError(
             _secret_pointer(error.pointer, body, spec) or _launch_pointer(error.pointer, body, own_template),
             error.detail,
@@ -275,10 +275,10 @@ def _spec(body: LaunchBody) -> AllocationSpec:
     pod: Json = {"serviceAccountName": body.service_account} if body.service_account else {}
     if body.run_as.context:
         pod["securityContext"] = body.run_as.context
-    if short or secrets or pod or podshorts.is_used(body):
+    if short or secrets or pod or pod_short_forms.is_used(body):
 
         def complete(template: Mapping[str, Any]) -> Json:
-            return podshorts.applied(_with_main(template, short, secrets, pod), body)
+            return pod_short_forms.applied(_with_main(template, short, secrets, pod), body)
 
         fields["template"] = complete(body.template)
         fields["ranks"] = [

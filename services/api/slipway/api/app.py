@@ -12,13 +12,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from slipway.api import assets, audit, docs_page, openapi, problems
 from slipway.api.access.origins import ENTER
-from slipway.api.access.table import OTHERS, PAGES
+from slipway.api.access.route_rules import OTHERS, PAGES
 from slipway.api.deps import ApiDeps
 from slipway.api.endpoint import Endpoint, Handler, routes_of
-from slipway.api.guard import Guard
+from slipway.api.guard import WebGuard
 from slipway.api.proxy.app import PATH as PROXY_PATH
 from slipway.api.proxy.app import proxy, to_root
-from slipway.api.request_telemetry import QUIET_PATHS, Observe
+from slipway.api.request_telemetry import QUIET_PATHS, RequestTelemetry
 from slipway.api.routes import (
     about,
     allocations,
@@ -106,13 +106,13 @@ def create_app(parts: ApiDeps, probes: HealthApp) -> Starlette:
         Route(assets.PATH, assets.asset),
         Route(trace_page.PATH, trace_page.show),
         *(Route(path, web_page.show) for path in PAGES),
-        Route(login.LOGIN, _Asgi(login.Methods(GET=_handler(login.show), POST=_handler(login.log_in)))),
-        Route(login.LINK, _Asgi(login.Methods(GET=_handler(login.follow), POST=_handler(login.follow_confirmed)))),
-        Route(login.CLIENT, _Asgi(login.Methods(GET=_handler(sign_in.client)))),
-        Route(login.START, _Asgi(login.Methods(POST=_handler(sign_in.start)))),
-        Route(login.CALLBACK, _Asgi(login.Methods(GET=_handler(sign_in.finish)))),
-        Route(login.LOGOUT, _Asgi(login.Methods(POST=_handler(login.log_out)))),
-        Route(ENTER, _Asgi(login.Methods(GET=_handler(login.follow), POST=_handler(login.enter)))),
+        Route(login.LOGIN, _Asgi(login.MethodRouter(GET=_handler(login.show), POST=_handler(login.log_in)))),
+        Route(login.LINK, _Asgi(login.MethodRouter(GET=_handler(login.follow), POST=_handler(login.follow_confirmed)))),
+        Route(login.CLIENT, _Asgi(login.MethodRouter(GET=_handler(sign_in.client)))),
+        Route(login.START, _Asgi(login.MethodRouter(POST=_handler(sign_in.start)))),
+        Route(login.CALLBACK, _Asgi(login.MethodRouter(GET=_handler(sign_in.finish)))),
+        Route(login.LOGOUT, _Asgi(login.MethodRouter(POST=_handler(login.log_out)))),
+        Route(ENTER, _Asgi(login.MethodRouter(GET=_handler(login.follow), POST=_handler(login.enter)))),
         Route("/proxy/{id}", _Asgi(to_root)),
         Route(PROXY_PATH, _Asgi(proxy)),
         WebSocketRoute(PROXY_PATH, _Asgi(proxy)),
@@ -122,8 +122,8 @@ def create_app(parts: ApiDeps, probes: HealthApp) -> Starlette:
     app = Starlette(
         routes=routes,
         middleware=[
-            Middleware(Observe, parts.clock, parts.random),
-            Middleware(Guard, settings.hosts if is_local else None, settings.proxy_domain),
+            Middleware(RequestTelemetry, parts.clock, parts.random),
+            Middleware(WebGuard, settings.hosts if is_local else None, settings.proxy_domain),
         ],
         exception_handlers=problems.HANDLERS,
     )
@@ -143,7 +143,7 @@ def _check_listed(routes: Iterable[BaseRoute]) -> None:
     for route in routes:
         path = str(getattr(route, "path", route))
         if path not in known:
-            raise InvariantError(f"{path} is not in the authorisation table: add its row to access/table.py")
+            raise InvariantError(f"{path} is not in the authorisation table: add its row to access/route_rules.py")
 
 
 @cache
@@ -163,7 +163,7 @@ def create_task_app(parts: ApiDeps) -> Starlette:
     """
     app = Starlette(
         routes=routes_of(row for row in ENDPOINTS if row.for_tasks),
-        middleware=[Middleware(Observe, parts.clock, parts.random)],
+        middleware=[Middleware(RequestTelemetry, parts.clock, parts.random)],
         exception_handlers=problems.HANDLERS,
     )
     app.router.redirect_slashes = False

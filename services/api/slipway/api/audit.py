@@ -37,7 +37,7 @@ _log = log.get_logger(__name__)
 
 
 @contextlib.contextmanager
-def told(
+def log_call(
     connection: HTTPConnection, route: str, *, is_in_query: bool = False, is_change: bool = False
 ) -> Generator[None]:
     """Log the call that is made inside, after it was answered or refused.
@@ -52,35 +52,35 @@ def told(
     try:
         yield
     except ControlPlaneError as error:
-        answered(connection, row_of(error).status)
+        set_status(connection, row_of(error).status)
         raise
     finally:
         _tell(connection, method, route, connection.query_params.get("workspace", "") if is_in_query else "")
 
 
-def answered(connection: HTTPConnection, status: int) -> None:
+def set_status(connection: HTTPConnection, status: int) -> None:
     """Record the status of the answer."""
     connection.scope[STATUS_KEY] = status
 
 
-def asked(connection: HTTPConnection, body: Mapping[str, Any]) -> None:
+def note_body(connection: HTTPConnection, body: Mapping[str, Any]) -> None:
     """Record the object that a body names, also for a refused call. Its workspace is used if no other is known."""
     named = {name: body[name] for name in _ASKED if isinstance(body.get(name), str)}
     if "url" in named:
         # The path and the query of a webhook's URL often hold its credential.
         named["url"] = _host_of(named["url"])
     workspace = "" if connection.scope.get(WORKSPACE_KEY) else body.get("workspace")
-    about(connection, named, workspace=workspace if isinstance(workspace, str) else "")
+    note_object(connection, named, workspace=workspace if isinstance(workspace, str) else "")
 
 
-def about(connection: HTTPConnection, names: Mapping[str, str], *, workspace: str = "") -> None:
+def note_object(connection: HTTPConnection, names: Mapping[str, str], *, workspace: str = "") -> None:
     """Record the object that a call names or has created; a later name replaces an earlier one."""
     connection.scope.setdefault(OBJECT_KEY, {}).update(names)
     if workspace:
         connection.scope[WORKSPACE_KEY] = workspace
 
 
-def told_of_each(connection: HTTPConnection, verb: str, names: Mapping[str, str], workspace: str, status: int) -> None:
+def log_item(connection: HTTPConnection, verb: str, names: Mapping[str, str], workspace: str, status: int) -> None:
     """Write the line of one object of a request that changes many. The request has a line of its own too."""
     user, via = _caller(connection)
     line: dict[str, Any] = {
@@ -134,8 +134,8 @@ def _write(connection: HTTPConnection, line: dict[str, Any]) -> None:
     _log.info("audit", **line)
     trail: AuditTrail | None = getattr(connection.app.state, TRAIL, None)
     if trail is not None:
-        told = {**line, "requestId": connection.scope.get(REQUEST_ID_KEY, "")}
-        trail.offer(told, subject=f"{line['method']} {line['route']}")
+        record = {**line, "requestId": connection.scope.get(REQUEST_ID_KEY, "")}
+        trail.offer(record, subject=f"{line['method']} {line['route']}")
 
 
 def _caller(connection: HTTPConnection) -> tuple[str, str]:

@@ -27,14 +27,14 @@ TIME_SHARE = 0.6
 """Part of the request's timeout in which operations may begin; the rest is for running operations and the answer."""
 
 
-class NotReachedError(ControlPlaneError):
+class BatchDeadlineError(ControlPlaneError):
     """The deadline of the batch passed before the operation began."""
 
 
 Tried = T | ControlPlaneError
 
 
-class BatchLanes:
+class BatchLimits:
     """The limits of all batches of this process."""
 
     def __init__(self, clock: Clock, *, request_s: float) -> None:
@@ -77,7 +77,7 @@ class Batch:
         Raises:
             InvariantError: a bug of ours; no further operation begins.
         """
-        found: list[Tried[T]] = [NotReachedError("not reached")] * len(subjects)
+        found: list[Tried[T]] = [BatchDeadlineError("not reached")] * len(subjects)
         left = iter(enumerate(subjects))
 
         async def lane() -> None:

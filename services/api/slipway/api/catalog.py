@@ -14,7 +14,7 @@ import msgspec
 from slipway.api.capacity import PoolCapacity, offers_of
 from slipway.api.ports import Kube
 from slipway.api.seen_nodes import SeenNode
-from slipway.api.ttl_cache import Recent
+from slipway.api.ttl_cache import LoadingCache
 from slipway.api.watched import WatchedObjects
 from slipway.crd.meta import (
     ANNOTATION_POOL,
@@ -63,14 +63,14 @@ class Catalog:
     def __init__(self, kube: Kube, clock: Clock, nodes: WatchedObjects[SeenNode]) -> None:
         self._kube = kube
         self._nodes = nodes
-        self._pools = Recent[str, ResourcePool](clock, ttl_s=TTL_S)
-        self._queues = Recent[str, Queue](clock, ttl_s=TTL_S)
-        self._jobs = Recent[tuple[str, str], Job](clock, ttl_s=TTL_S)
-        self._namespaces = Recent[str, Namespace](clock, ttl_s=TTL_S)
-        self._workspaces = Recent[str, list[str]](clock, ttl_s=WORKSPACES_TTL_S)
-        self.past_usage = Recent[tuple[str, int], DecayedUsage](clock, ttl_s=PAST_USAGE_TTL_S)
+        self._pools = LoadingCache[str, ResourcePool](clock, ttl_s=TTL_S)
+        self._queues = LoadingCache[str, Queue](clock, ttl_s=TTL_S)
+        self._jobs = LoadingCache[tuple[str, str], Job](clock, ttl_s=TTL_S)
+        self._namespaces = LoadingCache[str, Namespace](clock, ttl_s=TTL_S)
+        self._workspaces = LoadingCache[str, list[str]](clock, ttl_s=WORKSPACES_TTL_S)
+        self.past_usage = LoadingCache[tuple[str, int], DecayedUsage](clock, ttl_s=PAST_USAGE_TTL_S)
         """{(pool, half-life): past use}"""
-        self._offers = Recent[tuple[str, int], PoolCapacity](clock, ttl_s=OFFERS_TTL_S)
+        self._offers = LoadingCache[tuple[str, int], PoolCapacity](clock, ttl_s=OFFERS_TTL_S)
 
     async def pool(self, name: str) -> ResourcePool:
         """Return the pool. Raises InvalidError at `/pool` when it does not exist."""

@@ -58,7 +58,7 @@ class SpecWriter:
             return allocation
         return await self.write(allocation, {"desired": STOPPED})
 
-    async def hurry(self, allocation: Allocation, grace_s: int) -> Allocation:
+    async def shorten_grace(self, allocation: Allocation, grace_s: int) -> Allocation:
         """Limit the grace period of a cancelled attempt's pods to `grace_s` seconds, unless it is already shorter."""
 
         def hurried(signals: Signals) -> Signals:
@@ -68,7 +68,7 @@ class SpecWriter:
         try:
             return await self.signal(allocation, hurried)
         except ConflictError:
-            return await self._lookup.again(allocation)
+            return await self._lookup.reload(allocation)
 
     async def delete(self, allocation: Allocation, *, version: str = "") -> None:
         """Delete the object, which cancels the allocation."""
@@ -92,7 +92,7 @@ class SpecWriter:
             try:
                 return await self._write(allocation, fields, version)
             except StaleError as error:
-                allocation = await self._lookup.again(allocation)
+                allocation = await self._lookup.reload(allocation)
                 if version:
                     raise _moved(allocation) from error
                 if not tries_left:
@@ -115,7 +115,7 @@ class SpecWriter:
             except PreconditionError:
                 if version:
                     raise
-                allocation = await self._lookup.again(allocation)
+                allocation = await self._lookup.reload(allocation)
         raise StaleError("the allocation was changed at the same time, several times; try again")
 
     async def _write(self, allocation: Allocation, fields: Mapping[str, Any], version: str) -> Allocation:
@@ -159,7 +159,7 @@ class SpecWriter:
             try:
                 return await self.write(allocation, news, version=allocation.metadata.resource_version)
             except PreconditionError:
-                allocation = await self._lookup.again(allocation)
+                allocation = await self._lookup.reload(allocation)
         raise StaleError("the allocation was changed at the same time, several times; try again")
 
     async def preempt(self, allocation: Allocation, reason: str, *, requeue: bool = False) -> Allocation:
@@ -202,7 +202,7 @@ class SpecWriter:
             try:
                 return await self.write(allocation, {"hold": True}, version=allocation.metadata.resource_version)
             except PreconditionError:
-                allocation = await self._lookup.again(allocation)
+                allocation = await self._lookup.reload(allocation)
                 attempt = allocation.status.attempt
         raise StaleError("the allocation was changed at the same time, several times; try again")
 
@@ -222,7 +222,7 @@ class SpecWriter:
             return await self.signal(allocation, raised, attempt=status.attempt, fields=fields)
         except ConflictError:
             # The attempt has ended, and the next attempt has nothing to save yet.
-            return await self.kill(await self._lookup.again(allocation))
+            return await self.kill(await self._lookup.reload(allocation))
 
 
 def _annotated(allocation: Allocation, mark: str) -> Json:

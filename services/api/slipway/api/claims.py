@@ -20,7 +20,7 @@ from slipway.api.http_errors import KeyReusedError
 from slipway.api.ports import Kube
 from slipway.crd.meta import LABEL_LAUNCH_KEY
 from slipway.errors import AlreadyExistsError, FieldError, NotFoundError, StaleError, TransientError
-from slipway.kube.claims import CLAIM_MAPS, STANDS_S, ClaimMap, claim_manifest, claim_name, claimed_again
+from slipway.kube.claims import CLAIM_MAPS, STANDS_S, ClaimMap, claim_manifest, claim_name, reclaim_patch
 from slipway.kube.resources import ALLOCATIONS
 from slipway.runtime import retry
 from slipway.runtime.clock import Clock, Random
@@ -91,7 +91,7 @@ class IdempotencyClaims:
                 raise _reused(claim.launched)
             return
         # The allocation was deleted long ago or never created, so the key can be claimed again, by one request only.
-        patch = claimed_again(claim, name, self._clock.now())
+        patch = reclaim_patch(claim, name, self._clock.now())
         try:
             await self._kube.patch(CLAIM_MAPS, claim.metadata.name, patch, namespace=workspace)
         except (StaleError, NotFoundError) as error:

@@ -8,7 +8,7 @@ from slipway.api.schemas import EvictionLimitView, FlavorUse, Held, NodeView, Po
 from slipway.api.seen_nodes import SeenNode
 from slipway.api.view import shown
 from slipway.crd.facts import eviction_limit, window_fact
-from slipway.crd.members import left_ranks, members
+from slipway.crd.members import departed_ranks, members
 from slipway.crd.resolve import role_requests, template_of
 from slipway.crd.transitions import id_of, is_admitted, user_of
 from slipway.crd.v1alpha1 import Allocation, Queue, ResourcePool, RoleSpec
@@ -281,7 +281,7 @@ def _placed(allocation: Allocation) -> Iterator[tuple[str, int, Resources]]:
 
     if not is_admitted(allocation):
         return
-    asks, gone = {role.name: _asks(allocation, role) for role in allocation.spec.ranks}, left_ranks(allocation)
+    asks, gone = {role.name: _asks(allocation, role) for role in allocation.spec.ranks}, departed_ranks(allocation)
     for placement in (member.placement for member in members(allocation) if member.rank not in gone):
         asked = asks.get(placement.role)
         yield placement.node, placement.rank, _asks(allocation, RoleSpec()) if asked is None else asked

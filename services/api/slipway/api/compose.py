@@ -10,7 +10,7 @@ import msgspec
 
 from slipway.api.catalog import Catalog
 from slipway.api.decoding import checked
-from slipway.api.overlays import REQUEST, Json, Layer, Sources, blamed, merged, stacked
+from slipway.api.overlays import REQUEST, Json, Layer, Sources, merge_layers, merged, with_sources
 from slipway.api.schemas import LaunchBody
 from slipway.errors import FieldError, InvalidError
 from slipway.model.lifecycle import Kind
@@ -19,14 +19,14 @@ DEFAULT_POOL = "default"
 DEFAULT_QUEUE = "default"
 
 
-class Composed(msgspec.Struct, frozen=True, kw_only=True):
+class ComposedLaunch(msgspec.Struct, frozen=True, kw_only=True):
     """The whole launch body, and the source of each field."""
 
     body: LaunchBody
     sources: Sources
 
 
-async def compose(catalog: Catalog, request: Json) -> Composed:
+async def compose(catalog: Catalog, request: Json) -> ComposedLaunch:
     """Return the whole launch body of `request`.
 
     Raises InvalidError with pointers into the body and the layer that set the wrong value.
@@ -38,12 +38,12 @@ async def compose(catalog: Catalog, request: Json) -> Composed:
     # The client's own fields are checked first, so that errors name them as the client wrote them.
     said = checked({"kind": Kind.COMMAND.value, **merged({}, own)}, LaunchBody, what="the launch")
     layers = await _below(catalog, said.workspace, template if isinstance(template, str) else "")
-    body, sources = stacked([*layers, Layer(source=REQUEST, body=own)])
+    body, sources = merge_layers([*layers, Layer(source=REQUEST, body=own)])
     await _choose_queue(catalog, body, sources)
     try:
-        return Composed(body=checked(body, LaunchBody, what="the launch"), sources=sources)
+        return ComposedLaunch(body=checked(body, LaunchBody, what="the launch"), sources=sources)
     except InvalidError as error:
-        raise blamed(error, sources, "the launch") from error
+        raise with_sources(error, sources, "the launch") from error
 
 
 async def _below(catalog: Catalog, workspace: str, template: str) -> list[Layer]:

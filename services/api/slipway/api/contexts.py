@@ -23,9 +23,9 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from slipway.api.arriving import ArrivingFile
 from slipway.api.http_errors import ArchiveRefusedError, BodyTooLargeError, MalformedError
 from slipway.api.ports import Kube
+from slipway.api.upload_buffer import UploadBuffer
 from slipway.errors import (
     AlreadyExistsError,
     FieldError,
@@ -70,7 +70,7 @@ class Archive(msgspec.Struct, frozen=True, kw_only=True):
         return sum(len(piece) for piece in self.pieces)
 
 
-class Stored(msgspec.Struct, frozen=True, kw_only=True):
+class StoredArchive(msgspec.Struct, frozen=True, kw_only=True):
     """A stored archive of a workspace; `created` is false when it existed before the request."""
 
     map: IndexMap
@@ -104,12 +104,12 @@ class ContextArchives:
         self._uploads_of: Counter[str] = Counter()
         # The executor is separate, because each thread is blocked for as long as its upload takes.
         self._judges = ThreadPoolExecutor(max_workers=uploads_max, thread_name_prefix="archive")
-        self._cache = Pieces(cache_bytes)
+        self._cache = PieceCache(cache_bytes)
         self.policy = retry.KUBE_READ
 
     async def upload(
         self, body: AsyncIterator[bytes], announced: int | None, workspace: str, wanted: str, *, user: str = ""
-    ) -> Stored:
+    ) -> StoredArchive:
         """Receive and store an archive; `wanted` is its id when the client knows it, else empty.
 
         An empty `user` is an unknown user, for whom only the limit of all uploads applies.
@@ -171,7 +171,7 @@ class ContextArchives:
                 retry_after_s=FULL_S,
             )
 
-    async def find(self, id_: str, workspace: str) -> Stored:
+    async def find(self, id_: str, workspace: str) -> StoredArchive:
         """Return the archive. Raises NotFoundError when the workspace does not have it, or not completely."""
         found = await self._complete(id_, workspace)
         if found is None:
@@ -184,7 +184,7 @@ class ContextArchives:
             detail = _missing(id_, workspace)
             raise InvalidError(f"context: {detail}", fields=(FieldError("/context", detail),))
 
-    async def read(self, stored: Stored) -> AsyncIterator[bytes]:
+    async def read(self, stored: StoredArchive) -> AsyncIterator[bytes]:
         """Yield the bytes of the archive, piece by piece. Raises NotFoundError when a piece is missing."""
         meta = stored.map.metadata
         for number in range(stored.index.pieces):
@@ -206,7 +206,7 @@ class ContextArchives:
         pieces: list[bytes] = []
         held = bytearray()
         size = 0
-        arriving = ArrivingFile()
+        arriving = UploadBuffer()
         judging = asyncio.get_running_loop().run_in_executor(self._judges, _judged, arriving)
         try:
             while not judging.done():
@@ -256,7 +256,7 @@ class ContextArchives:
 
     # --- storing --------------------------------------------------------------------------------------------------
 
-    async def _store(self, received: Archive, workspace: str) -> Stored:
+    async def _store(self, received: Archive, workspace: str) -> StoredArchive:
         found = await self._kept(received.id, workspace)
         if found is not None:
             return found
@@ -285,7 +285,7 @@ class ContextArchives:
         manifest = archive.index_manifest(index, workspace, self._now())
         change = {"metadata": {"annotations": manifest["metadata"]["annotations"]}, "data": manifest["data"]}
         done = await self._kube.patch(INDEX_MAPS, home.metadata.name, change, namespace=workspace)
-        return Stored(map=done, index=index, created=True)
+        return StoredArchive(map=done, index=index, created=True)
 
     async def _begin(self, index: Index, workspace: str) -> IndexMap:
         """Create the index, before the pieces; if another upload of the same archive created it, return that one."""
@@ -318,16 +318,16 @@ class ContextArchives:
             await self._kube.delete(CONFIG_MAPS, name, namespace=meta.namespace, uid=meta.uid)
         raise UnavailableError(f"ConfigMap {name} belonged to an archive that was deleted", retry_after_s=0.0)
 
-    async def _complete(self, id_: str, workspace: str) -> Stored | None:
+    async def _complete(self, id_: str, workspace: str) -> StoredArchive | None:
         try:
             found = await self._kube.get(INDEX_MAPS, archive.index_name(id_), namespace=workspace)
         except NotFoundError:
             return None
         index = found.index
         is_whole = index is not None and index.complete and index.id == id_
-        return Stored(map=found, index=index) if index is not None and is_whole else None
+        return StoredArchive(map=found, index=index) if index is not None and is_whole else None
 
-    async def _kept(self, id_: str, workspace: str) -> Stored | None:
+    async def _kept(self, id_: str, workspace: str) -> StoredArchive | None:
         """Return the archive, and mark it as used so that it is not deleted; None when it does not exist any more."""
         stored = await self._complete(id_, workspace)
         if stored is None or self._clock.now() - stored.map.used_at < TOUCH_S:
@@ -351,7 +351,7 @@ def _missing(id_: str, workspace: str) -> str:
     )
 
 
-def _judged(arriving: ArrivingFile) -> "fetch.Totals | fetch.ArchiveError":
+def _judged(arriving: UploadBuffer) -> "fetch.Totals | fetch.ArchiveError":
     """Check an archive, in a thread. Return its totals, or the error for which it is refused."""
     try:
         return fetch.check(arriving)
@@ -361,7 +361,7 @@ def _judged(arriving: ArrivingFile) -> "fetch.Totals | fetch.ArchiveError":
         arriving.stop_reading()
 
 
-class Pieces:
+class PieceCache:
     """A cache of the pieces that were read last, up to `bytes_max`; concurrent reads of a piece load it once."""
 
     def __init__(self, bytes_max: int) -> None:

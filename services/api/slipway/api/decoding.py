@@ -88,7 +88,7 @@ async def read_object(request: Request, bytes_max: int) -> Json:
         return {}
     check_media_type(request)
     found = object_of(raw)
-    audit.asked(request, found)
+    audit.note_body(request, found)
     return found
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from slipway.api.decoding import summary
 from slipway.api.ports import Kube
 from slipway.api.schemas import LaunchBody, LaunchDependency
-from slipway.crd.dependencies import ending, is_met, is_the_one, names_of
+from slipway.crd.dependencies import ending, is_dependency_target, is_met, names_of
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import AFTER_MAX, Allocation, Dependency
 from slipway.errors import FieldError, InvalidError, NotFoundError
@@ -86,7 +86,7 @@ def _found(body: LaunchBody, known: list[Allocation]) -> tuple[list[Dependency],
 def _meant(each: LaunchDependency, known: list[Allocation]) -> list[Allocation]:
     if each.job:
         return [allocation for allocation in known if allocation.spec.job == each.job]
-    by_id = [allocation for allocation in known if is_the_one(allocation, each.allocation, by_name=False)]
+    by_id = [allocation for allocation in known if is_dependency_target(allocation, each.allocation, by_name=False)]
     return by_id or [allocation for allocation in known if allocation.metadata.name == each.allocation]
 
 

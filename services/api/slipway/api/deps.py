@@ -13,23 +13,24 @@ from slipway.api.access.issuer_rules import TokenRules
 from slipway.api.access.kubernetes_auth import KubernetesReviews
 from slipway.api.access.links import LoginLinks
 from slipway.api.access.oidc_auth import Grants, ListedRoles, OidcAuth, RoleBindings
-from slipway.api.access.principal import Authenticator, Open
-from slipway.api.access.rate_limit import Rates
-from slipway.api.access.refusals import LimitedAuth, Refusals
+from slipway.api.access.principal import Authenticator, NoAuth
+from slipway.api.access.rate_limit import RateLimiter
+from slipway.api.access.refusals import LimitedAuth, RefusalLimiter
 from slipway.api.access.seal import SealKeys
 from slipway.api.access.session import BrowserSessions, CookieAuth
 from slipway.api.access.sign_ins import SignIns
-from slipway.api.access.token_auth import TokenBook
-from slipway.api.batch import BatchLanes
+from slipway.api.access.token_auth import TokenAuth
+from slipway.api.batch import BatchLimits
 from slipway.api.catalog import Catalog
 from slipway.api.changes import SpecWriter
+from slipway.api.concurrency_limit import ConcurrencyLimit
 from slipway.api.contexts import ContextArchives
 from slipway.api.event_feed import EventFeed
 from slipway.api.firehose import SharedFirehose
 from slipway.api.gather import AllGather
 from slipway.api.gpu_days import GpuDay
 from slipway.api.gpu_use import PodGpuUse, PodKey
-from slipway.api.launch import LaunchRequests
+from slipway.api.launch import AllocationLauncher
 from slipway.api.log_feed import LogFeed
 from slipway.api.lookup import Lookup
 from slipway.api.networks import parse_networks
@@ -44,10 +45,9 @@ from slipway.api.rendezvous import Rendezvous
 from slipway.api.seen_allocations import SeenAllocations
 from slipway.api.seen_nodes import BY_ADDRESS, SEEN_NODES, SeenNode, of_address
 from slipway.api.settings import Settings
-from slipway.api.shared_places import SharedPlaces
 from slipway.api.simulation import Simulator
 from slipway.api.tasks import TaskTokens
-from slipway.api.ttl_cache import Recent, Seldom
+from slipway.api.ttl_cache import LoadingCache, Throttle
 from slipway.api.watched import WatchedObjects
 from slipway.api.webhooks.registry import WebhookRegistry
 from slipway.api.webhooks.sender import Sender
@@ -60,8 +60,8 @@ from slipway.logarchive.reader import ArchivedLogs
 from slipway.runtime.clock import Clock, Random
 from slipway.streams.decisions import DecisionLog
 from slipway.streams.ports import Activity, DeadLetters, Firehose, Streams, TraceLog
-from slipway.streams.producer import BestEffort
-from slipway.streams.server_health import Conditions
+from slipway.streams.producer import BestEffortWriter
+from slipway.streams.server_health import ServerHealthReader
 from slipway.streams.webhooks import Webhooks
 
 HISTORIES_MAX = 3
@@ -93,9 +93,9 @@ class ApiDeps:
     whole: Kube
     """the client for all objects, for the order of shared queues; a route must not show names that it reads here"""
     access: Authenticator
-    rates: Rates
-    refusals: Refusals
-    tokens: TokenBook | None
+    rates: RateLimiter
+    refusals: RefusalLimiter
+    tokens: TokenAuth | None
     """the tokens of mode `token`; None in other modes"""
     issuer: Issuer | None
     """the issuer of single sign-on; None when it is not set up"""
@@ -109,19 +109,19 @@ class ApiDeps:
     contexts: ContextArchives
     workspaces: Workspaces
     lookup: Lookup
-    launcher: LaunchRequests
+    launcher: AllocationLauncher
     changes: SpecWriter
-    batches: BatchLanes
+    batches: BatchLimits
     announcer: LaunchPublisher
     event_feed: EventFeed
     log_feed: LogFeed
     log_archive: LogArchive | None
-    behind: BestEffort
+    behind: BestEffortWriter
     firehose: Firehose
     traces: TraceLog
     activity: Activity
     dead: DeadLetters
-    conditions: Conditions
+    conditions: ServerHealthReader
     decisions: DecisionLog
     simulator: Simulator
     webhooks: WebhookRegistry
@@ -129,26 +129,26 @@ class ApiDeps:
     sender: Sender
     open_streams: OpenStreams
     exec_sessions: ExecSessions
-    polled: Recent[tuple[str, str], Allocation]
+    polled: LoadingCache[tuple[str, str], Allocation]
     targets: Targets
     forwarder: HttpForwarder
-    touched: Seldom
+    touched: Throttle
     rendezvous: Rendezvous
     gather: AllGather
     tasks: TaskTokens
-    readied: Seldom
+    readied: Throttle
     prometheus: Prometheus | None
-    gpu_use: Recent[str, Mapping[PodKey, PodGpuUse]]
-    gpu_days: Recent[str, list[GpuDay]]
+    gpu_use: LoadingCache[str, Mapping[PodKey, PodGpuUse]]
+    gpu_days: LoadingCache[str, list[GpuDay]]
     on_broken: Callable[[InvariantError], None]
-    history_places: SharedPlaces = field(
-        default_factory=lambda: SharedPlaces(HISTORIES_MAX, "questions about the past", retry_s=2.0)
+    history_places: ConcurrencyLimit = field(
+        default_factory=lambda: ConcurrencyLimit(HISTORIES_MAX, "questions about the past", retry_s=2.0)
     )
-    totals_places: SharedPlaces = field(
-        default_factory=lambda: SharedPlaces(HISTORIES_MAX, "questions about many days", retry_s=2.0)
+    totals_places: ConcurrencyLimit = field(
+        default_factory=lambda: ConcurrencyLimit(HISTORIES_MAX, "questions about many days", retry_s=2.0)
     )
-    gpu_days_places: SharedPlaces = field(
-        default_factory=lambda: SharedPlaces(HISTORIES_MAX, "questions about GPUs on past days", retry_s=2.0)
+    gpu_days_places: ConcurrencyLimit = field(
+        default_factory=lambda: ConcurrencyLimit(HISTORIES_MAX, "questions about GPUs on past days", retry_s=2.0)
     )
 
 
@@ -160,14 +160,14 @@ def connect(
     stop: ShutdownSignal,
     kube: WatchingKube,
     streams: Streams,
-    behind: BestEffort,
+    behind: BestEffortWriter,
     on_broken: Callable[[InvariantError], None],
 ) -> ApiDeps:
     """Connect all components over these clients."""
     nodes, contexts = _watched_nodes(kube, clock, random), _contexts(settings, kube, clock, random)
     catalog, (seen, announcer) = Catalog(kube, clock, nodes), _publishing(streams, kube, clock=clock, random=random)
     lookup, refusals = Lookup(kube, brief=seen.brief), _refusals(settings, clock)
-    ways = _ways_in(settings, kube, catalog, streams, refusals, clock=clock, random=random)
+    ways = _authentication(settings, kube, catalog, streams, refusals, clock=clock, random=random)
     return ApiDeps(
         settings=settings,
         clock=clock,
@@ -176,7 +176,7 @@ def connect(
         kube=kube,
         whole=kube,
         access=ways.access,
-        rates=Rates(clock, rate_per_s=settings.rate_per_s, burst=settings.rate_burst),
+        rates=RateLimiter(clock, rate_per_s=settings.rate_per_s, burst=settings.rate_burst),
         refusals=refusals,
         tokens=ways.tokens,
         issuer=ways.issuer,
@@ -191,7 +191,7 @@ def connect(
         lookup=lookup,
         launcher=_launcher(settings, catalog, announcer, contexts, nodes, kube=kube, clock=clock, random=random),
         changes=SpecWriter(kube, lookup, announcer, clock),
-        batches=BatchLanes(clock, request_s=settings.request_timeout_s),
+        batches=BatchLimits(clock, request_s=settings.request_timeout_s),
         announcer=announcer,
         event_feed=EventFeed(streams.events, lookup, clock),
         log_archive=(archive := _log_archive(settings)),
@@ -209,17 +209,17 @@ def connect(
         sender=Sender(clock, timeout_s=settings.webhook_timeout_s, allowed=parse_networks(settings.webhook_networks)),
         open_streams=_open_streams(settings),
         exec_sessions=ExecSessions(settings.exec_sessions_max),
-        polled=Recent(clock, ttl_s=POLL_TTL_S),
+        polled=LoadingCache(clock, ttl_s=POLL_TTL_S),
         targets=Targets(kube, lookup, clock, nodes.store, parse_networks(settings.proxy_networks)),
         forwarder=HttpForwarder(settings.proxy_timeout_s, stop, settings.read_workload_token()),
-        touched=Seldom(clock, every_s=ACTIVITY_S),
+        touched=Throttle(clock, every_s=ACTIVITY_S),
         rendezvous=Rendezvous(kube, clock, stop),
         gather=AllGather(streams.gatherings, clock, random, stop),
         tasks=_tasks(settings, kube, lookup, refusals, clock),
-        readied=Seldom(clock, every_s=MET_S),
+        readied=Throttle(clock, every_s=MET_S),
         prometheus=_prometheus(settings),
-        gpu_use=Recent(clock, ttl_s=GPU_USE_TTL_S),
-        gpu_days=Recent(clock, ttl_s=GPU_DAYS_TTL_S, keys_max=GPU_DAYS_MAX),
+        gpu_use=LoadingCache(clock, ttl_s=GPU_USE_TTL_S),
+        gpu_days=LoadingCache(clock, ttl_s=GPU_DAYS_TTL_S, keys_max=GPU_DAYS_MAX),
         on_broken=on_broken,
     )
 
@@ -247,9 +247,9 @@ def _launcher(
     kube: Kube,
     clock: Clock,
     random: Random,
-) -> LaunchRequests:
+) -> AllocationLauncher:
     allowed = settings.token_audiences
-    return LaunchRequests(kube, catalog, announcer, contexts, nodes, clock=clock, random=random, audiences=allowed)
+    return AllocationLauncher(kube, catalog, announcer, contexts, nodes, clock=clock, random=random, audiences=allowed)
 
 
 def _workspaces(
@@ -258,7 +258,7 @@ def _workspaces(
     return Workspaces(kube, catalog, seen.live, system_namespace=settings.namespace, clock=clock, random=random)
 
 
-def _tasks(settings: Settings, kube: Kube, lookup: Lookup, refusals: Refusals, clock: Clock) -> TaskTokens:
+def _tasks(settings: Settings, kube: Kube, lookup: Lookup, refusals: RefusalLimiter, clock: Clock) -> TaskTokens:
     is_shared = settings.auth == "kubernetes"
     return TaskTokens(kube, lookup, clock, refusals, audience=settings.task_audience, is_shared=is_shared)
 
@@ -274,8 +274,8 @@ def _prometheus(settings: Settings) -> Prometheus | None:
     return Prometheus(settings.prometheus_url, token_file=token, ca_file=ca)
 
 
-def _refusals(settings: Settings, clock: Clock) -> Refusals:
-    return Refusals(
+def _refusals(settings: Settings, clock: Clock) -> RefusalLimiter:
+    return RefusalLimiter(
         clock,
         per_s=settings.refusals_per_s,
         burst=settings.refusals_burst,
@@ -342,35 +342,35 @@ def _rules(settings: Settings) -> TokenRules:
     )
 
 
-class _WaysIn(NamedTuple):
+class _Authentication(NamedTuple):
     """The authenticator of the api, and the components that it is built on."""
 
     access: Authenticator
-    tokens: TokenBook | None
+    tokens: TokenAuth | None
     sessions: BrowserSessions
     issuer: Issuer | None = None
     sign_ins: SignIns | None = None
 
 
-def _ways_in(
+def _authentication(
     settings: Settings,
     kube: Kube,
     catalog: Catalog,
     streams: Streams,
-    refusals: Refusals,
+    refusals: RefusalLimiter,
     *,
     clock: Clock,
     random: Random,
-) -> _WaysIn:
+) -> _Authentication:
     sessions = _sessions(settings, streams, clock, random)
-    tokens: TokenBook | None = None
+    tokens: TokenAuth | None = None
     inner: Authenticator
     grants: Grants
     match settings.auth:
         case "none":
-            return _WaysIn(Open(), None, sessions)
+            return _Authentication(NoAuth(), None, sessions)
         case "token":
-            inner = tokens = TokenBook(Path(settings.token_dir), clock)
+            inner = tokens = TokenAuth(Path(settings.token_dir), clock)
             grants = ListedRoles(settings.oidc_roles)
         case "kubernetes":
             inner = KubernetesReviews(kube, clock, audience=settings.auth_audience, workspaces=catalog.workspace_names)
@@ -379,12 +379,12 @@ def _ways_in(
     asks_of_all = settings.auth == "kubernetes"
     if issuer is None:
         limited = LimitedAuth(inner, refusals, asks_of_all=asks_of_all)
-        return _WaysIn(CookieAuth(limited, sessions), tokens, sessions)
+        return _Authentication(CookieAuth(limited, sessions), tokens, sessions)
     oidc = OidcAuth(inner, issuer, _rules(settings), grants, clock)
     scopes = " ".join(dict.fromkeys(("openid", *settings.oidc_scopes)))
     sign_ins = SignIns(issuer, oidc, sessions, clock, random, scopes=scopes)
     limited = LimitedAuth(oidc, refusals, asks_of_all=asks_of_all)
-    return _WaysIn(CookieAuth(limited, sessions, sign_ins), tokens, sessions, issuer, sign_ins)
+    return _Authentication(CookieAuth(limited, sessions, sign_ins), tokens, sessions, issuer, sign_ins)
 
 
 def parts_of(connection: HTTPConnection) -> ApiDeps:

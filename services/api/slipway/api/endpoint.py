@@ -19,7 +19,7 @@ from starlette.routing import Route
 from slipway.api import audit
 from slipway.api.access import middleware
 from slipway.api.access.permissions import VisibleWorkspaces
-from slipway.api.access.table import RouteRule, rule_of
+from slipway.api.access.route_rules import RouteRule, rule_of
 from slipway.api.deps import PARTS_KEY, parts_of
 from slipway.api.http_errors import MalformedError, TooManyStreamsOfOneError
 from slipway.api.open_streams import HOLDER_KEY, StreamHolder, holder_of
@@ -84,7 +84,7 @@ def _dispatch(rows: dict[str, Endpoint]) -> Handler:
         method = "GET" if request.method == "HEAD" else request.method
         row, rule = rows[method], rules[method]
         limit_s = None if row.is_long else parts_of(request).settings.request_timeout_s
-        with audit.told(request, row.path, is_in_query=any(each.name == "workspace" for each in row.query)):
+        with audit.log_call(request, row.path, is_in_query=any(each.name == "workspace" for each in row.query)):
             try:
                 async with asyncio.timeout(limit_s):
                     await _admit(request, row, rule)
@@ -96,9 +96,9 @@ def _dispatch(rows: dict[str, Endpoint]) -> Handler:
                 if limit_s is None:
                     raise
                 raise DeadlineError(f"not done within {limit_s:g} s; whether it took effect is unknown") from error
-            middleware.check_asked(request)
-            audit.answered(request, response.status_code)
-        return await _drawn(request, response)
+            middleware.ensure_permission_checked(request)
+            audit.set_status(request, response.status_code)
+        return await _redacted(request, response)
 
     return serve
 
@@ -130,13 +130,13 @@ async def _admit(request: Request, row: Endpoint, rule: RouteRule) -> None:
         request.scope[PARTS_KEY] = seen
 
 
-async def _drawn(request: Request, response: Response) -> Response:
+async def _redacted(request: Request, response: Response) -> Response:
     """Return the final answer: without names that the caller may not see, and compressed if the client accepts it."""
     if response.media_type != JSON_TYPE or not response.body:
         return response
-    blinds = await middleware.blinds_of(request)
-    if blinds is not None:
-        response.body = blinds(bytes(response.body))
+    redactor = await middleware.redactor_of(request)
+    if redactor is not None:
+        response.body = redactor(bytes(response.body))
     if len(response.body) >= GZIP_BYTES_MIN:
         response.headers["vary"] = "Accept-Encoding"
         if "gzip" in request.headers.get("accept-encoding", ""):

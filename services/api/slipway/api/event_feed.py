@@ -72,7 +72,7 @@ class EventFeed:
 
     async def follow(self, allocation: Allocation, *, after: int, emit: Emit) -> None:
         """Emit every event after the seq until the feed ends."""
-        following = _Following(after, emit)
+        following = _ReaderPosition(after, emit)
         for event in await self.page(allocation, after=after):
             await following.take(event)
         if following.is_over or is_past_end(allocation, following.seq):
@@ -86,7 +86,7 @@ class EventFeed:
                 pumping.cancel()
 
     async def _drain(
-        self, allocation: Allocation, following: "_Following", inbox: asyncio.Queue[AllocationEvent | None]
+        self, allocation: Allocation, following: "_ReaderPosition", inbox: asyncio.Queue[AllocationEvent | None]
     ) -> None:
         while not following.is_over:
             event = await self._next(inbox)
@@ -94,7 +94,7 @@ class EventFeed:
                 await following.take(event)
                 continue
             try:
-                allocation = await self._lookup.again(allocation)
+                allocation = await self._lookup.reload(allocation)
             except NotFoundError:
                 await self._take_rest(allocation, following)
                 return
@@ -111,7 +111,7 @@ class EventFeed:
         except TimeoutError:
             return None
 
-    async def _take_rest(self, allocation: Allocation, following: "_Following") -> None:
+    async def _take_rest(self, allocation: Allocation, following: "_ReaderPosition") -> None:
         """Emit the events that the stream still has of a deleted object."""
         for event in await self.page(allocation, after=following.seq):
             await following.take(event)
@@ -130,7 +130,7 @@ class EventFeed:
                 await inbox.put(None)
 
 
-class _Following:
+class _ReaderPosition:
     """The position of one reader."""
 
     def __init__(self, seq: int, emit: Emit) -> None:

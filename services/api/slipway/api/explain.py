@@ -20,7 +20,7 @@ from slipway.crd.transitions import id_of, leaving_ranks, ring_of, stop_reason
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.duration import format_at_most
 from slipway.model.lifecycle import Event, Phase, RankState
-from slipway.model.reasons import Gate, says_never
+from slipway.model.reasons import Gate, waiting_never_helps
 from slipway.model.times import format_time, parse_time
 from slipway.model.windows import latest_end
 from slipway.pods.rendezvous import gpus_of
@@ -125,19 +125,19 @@ def explain(
     code, message = gate_of(allocation) if is_waiting(allocation) else ("", "")
     if missing_pool and is_waiting(allocation):
         code, message = Gate.UNKNOWN_POOL.value, missing_pool
-    held_up = launch_failure.stuck_of(allocation)
+    held_up = launch_failure.blocking_condition(allocation)
     if held_up is not None:
         code, message = held_up.reason, launch_failure.sentence(held_up)
     change = _change(allocation, code, message, now) if held_up is None else [launch_failure.change(held_up)]
     if silent_nodes:
-        message = f"{message or standing(allocation)}; {_silence(silent_nodes)}"
+        message = f"{message or state_sentence(allocation)}; {_silence(silent_nodes)}"
         change = [*change, Change(kind="forget", detail=_SILENCE_HELP)]
     before = _before(allocation, pending, jobs, first) if is_waiting(allocation) else []
     return ExplainView(
         id=id_of(allocation),
         phase=status.phase,
         code=code,
-        message=message or standing(allocation),
+        message=message or state_sentence(allocation),
         position=len(before) + 1 if is_waiting(allocation) else 0,
         ahead=len(before),
         change=change,
@@ -172,12 +172,12 @@ def _change(allocation: Allocation, code: str, message: str, now: float) -> list
         span, id_ = format_at_most(latest - now), id_of(allocation)
         detail = f"set its maxRuntime to at most {span} to start now: slipway limit {id_} --max-runtime {span}"
         return [Change(kind="maxRuntime", detail=detail)]
-    kind, detail = _NEVER_HELP.get(code, _HELP[code]) if says_never(message) else _HELP[code]
+    kind, detail = _NEVER_HELP.get(code, _HELP[code]) if waiting_never_helps(message) else _HELP[code]
     until = allocation.status.not_before if code == Gate.BACKOFF else ""
     return [Change(kind=kind, detail=detail, until=until)]
 
 
-def standing(allocation: Allocation) -> str:
+def state_sentence(allocation: Allocation) -> str:
     """Return one sentence about the state of an allocation that does not wait."""
     status = allocation.status
     match status.phase:

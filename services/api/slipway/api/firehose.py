@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from slipway.api.access.permissions import VisibleWorkspaces
-from slipway.api.access.redaction import Blinds
+from slipway.api.access.redaction import Redactor
 from slipway.api.cloudevents import cloud_event
-from slipway.api.sse import Outlet
+from slipway.api.sse import StreamOutput
 from slipway.errors import TransientError
 from slipway.model.events import AllocationEvent
 from slipway.streams.ports import Firehose, FirehoseEvent
@@ -27,7 +27,7 @@ GAP = msgspec.json.encode(
         "read the allocations again; the stream continues with the oldest event that is left"
     }
 )
-Look = Callable[[], Awaitable[tuple[VisibleWorkspaces, Blinds | None]]]
+Look = Callable[[], Awaitable[tuple[VisibleWorkspaces, Redactor | None]]]
 
 
 class FirehoseFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,30 +111,30 @@ class _SharedRead:
         self.error: TransientError | None = None
 
 
-async def follow_all(firehose: Firehose, wanted: FirehoseFilter, cursor: str, outlet: Outlet, look: Look) -> None:
+async def follow_all(firehose: Firehose, wanted: FirehoseFilter, cursor: str, output: StreamOutput, look: Look) -> None:
     """Write the cursor, then all events after it, for ever; `look` returns for each page what the client may see.
 
     Where events after the cursor may be gone, an entry named `gap` comes first: when the client returns late, and when
     it reads more slowly than events come.
     """
-    await outlet.stands_at(cursor)
+    await output.stands_at(cursor)
     is_behind = True
     seen: set[str] = set()
     order = deque[str]()
     while True:
         if is_behind and await firehose.has_lost(cursor):
-            await outlet.event(GAP, name="gap")
+            await output.event(GAP, name="gap")
         page = await firehose.read(after=cursor, limit=PAGE, block_s=BLOCK_S)
         is_behind = len(page) >= PAGE
-        sight, blinds = await look() if page else (VisibleWorkspaces(), None)
+        visible, redactor = await look() if page else (VisibleWorkspaces(), None)
         for found in page:
             cursor = found.cursor
             event_id = found.event.event_id
-            if event_id in seen or not wanted.has(found.event) or not sight.has(found.event.namespace):
+            if event_id in seen or not wanted.has(found.event) or not visible.has(found.event.namespace):
                 continue
             seen.add(event_id)
             order.append(event_id)
             if len(order) > SEEN_MAX:
                 seen.discard(order.popleft())
             told = cloud_event(found.event)
-            await outlet.event(blinds(told) if blinds else told, id_=cursor)
+            await output.event(redactor(told) if redactor else told, id_=cursor)

@@ -10,13 +10,13 @@ from slipway.api.past_work import past_work
 from slipway.api.queue_view import is_waiting
 from slipway.api.schemas import ForeseenView, LikelyStart, StartView
 from slipway.api.seen_allocations import SeenAllocations
-from slipway.api.simulation import Foreseen, Simulator
+from slipway.api.simulation import Forecast, Simulator
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import InvalidError, PermanentError, ThrottledError
 from slipway.model.times import format_time
 
 
-async def foreseen(
+async def forecast_of(
     simulator: Simulator, seen: SeenAllocations, allocation: Allocation, *, user: str
 ) -> ForeseenView | None:
     """Return the planner's forecast of `allocation` for `user`; None when it does not wait, or without an answer."""
@@ -25,13 +25,13 @@ async def foreseen(
     meta = allocation.metadata
     try:
         key = f"{meta.namespace}/{meta.name}"
-        said = await simulator.foresee(allocation.spec.pool, key, partial(past_work, seen), user=user)
+        said = await simulator.forecast(allocation.spec.pool, key, partial(past_work, seen), user=user)
     except (ThrottledError, InvalidError, PermanentError):
         return None
     return _view(said)
 
 
-def _view(said: Foreseen) -> ForeseenView:
+def _view(said: Forecast) -> ForeseenView:
     bounds, likely = said.estimated_start, said.estimated_start.likely
     return ForeseenView(
         code=said.code,

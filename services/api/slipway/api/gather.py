@@ -20,12 +20,12 @@ from slipway.api.http_errors import (
     BodyTooLargeError,
     ConflictError,
     PeersMissingError,
-    RedisAwayError,
+    RedisUnavailableError,
     ReplacedError,
     TooManyStreamsError,
 )
 from slipway.api.ports import ShutdownSignal
-from slipway.api.ttl_cache import Recent
+from slipway.api.ttl_cache import LoadingCache
 from slipway.errors import ControlPlaneError, InvariantError, ThrottledError, TransientError, UnavailableError
 from slipway.runtime import log, telemetry
 from slipway.runtime.clock import Clock, Random
@@ -55,7 +55,7 @@ StillOn = Callable[[], Awaitable[object]]
 """Checks that the attempt is still the current one. Raises ConflictError otherwise."""
 
 
-class Met(msgspec.Struct, frozen=True, kw_only=True):
+class CompleteGathering(msgspec.Struct, frozen=True, kw_only=True):
     """A complete gathering: all peers in order, and the part of the answer that is the same for all."""
 
     seats: Sequence[Seat]
@@ -68,31 +68,31 @@ class Met(msgspec.Struct, frozen=True, kw_only=True):
         return b'{"position":%s,%s' % (b"null" if place is None else b"%d" % place, self.tail)
 
 
-class _Watcher:
+class _WaitingPeer:
     """One waiting request; it is woken when its outcome is decided, or when it has to become the leader."""
 
     def __init__(self, seat: Seat, peers: int) -> None:
         self.seat = seat
         self.peers = peers
-        self.decided: Met | ControlPlaneError | None = None
+        self.decided: CompleteGathering | ControlPlaneError | None = None
         self.stirred = asyncio.Event()
 
-    def decide(self, outcome: Met | ControlPlaneError) -> None:
+    def decide(self, outcome: CompleteGathering | ControlPlaneError) -> None:
         if self.decided is None:
             self.decided = outcome
             self.stirred.set()
 
 
-class _Room:
+class _LocalGathering:
     """The requests that wait in this process for one gathering."""
 
     def __init__(self, version: int, still_on: StillOn) -> None:
         self.version = version
         self.still_on = still_on
-        self.watchers: dict[str, _Watcher] = {}
-        self.leader: _Watcher | None = None
+        self.watchers: dict[str, _WaitingPeer] = {}
+        self.leader: _WaitingPeer | None = None
 
-    def settle(self, outcome: Met | ControlPlaneError) -> None:
+    def settle(self, outcome: CompleteGathering | ControlPlaneError) -> None:
         for watcher in self.watchers.values():
             watcher.decide(outcome)
 
@@ -113,18 +113,20 @@ class AllGather:
         self._random = random
         self._stop = stop
         self._owner = random.token_hex(8)
-        self._rooms: dict[GatherKey, _Room] = {}
+        self._local: dict[GatherKey, _LocalGathering] = {}
         self._waiting = 0
-        self._who = Recent[GatherKey, str](clock, ttl_s=WHO_TTL_S)
+        self._who = LoadingCache[GatherKey, str](clock, ttl_s=WHO_TTL_S)
 
-    async def meet(self, key: GatherKey, seat: Seat, *, peers: int, wait_s: float, still_on: StillOn) -> Met:
+    async def gather(
+        self, key: GatherKey, seat: Seat, *, peers: int, wait_s: float, still_on: StillOn
+    ) -> CompleteGathering:
         """Join a gathering, and return it when it is complete.
 
         Raises:
             PeersMissingError: it is not complete within `wait_s`; the message names present and missing peers.
             ReplacedError: another request with the same request id has replaced this one.
             ConflictError: the other peers stated another number of peers, or the attempt has ended.
-            RedisAwayError: Redis is unavailable; the client can send the request again.
+            RedisUnavailableError: Redis is unavailable; the client can send the request again.
             TooManyStreamsError: too many requests wait in this process.
         """
         if self._waiting >= WAITING_MAX:
@@ -137,58 +139,60 @@ class AllGather:
         except asyncio.CancelledError:
             await self._leave(key, seat)  # the join may have succeeded in Redis
             raise
-        room = self._rooms.get(key)
+        gathering = self._local.get(key)
         if state.outcome in (AllgatherState.DONE, AllgatherState.COMPLETED):
             met = await self._result(key)
             if met is not None:
-                if room is not None:
-                    room.settle(met)
+                if gathering is not None:
+                    gathering.settle(met)
                 return _of_as_many(met, peers)
-        if room is None:
-            room = self._rooms[key] = _Room(state.version, still_on)
-        watcher = _Watcher(seat, peers)
-        replaced = room.watchers.get(seat.request_id)
+        if gathering is None:
+            gathering = self._local[key] = _LocalGathering(state.version, still_on)
+        watcher = _WaitingPeer(seat, peers)
+        replaced = gathering.watchers.get(seat.request_id)
         if replaced is not None:
             replaced.decide(_replaced(seat.request_id))
-        room.watchers[seat.request_id] = watcher
+        gathering.watchers[seat.request_id] = watcher
         self._waiting += 1
         try:
-            return await self._wait(key, room, watcher, wait_s)
+            return await self._wait(key, gathering, watcher, wait_s)
         finally:
             self._waiting -= 1
-            if room.watchers.get(seat.request_id) is watcher:
-                del room.watchers[seat.request_id]
-            if room.leader is None:
-                room.hand_on()
-            if not room.watchers and self._rooms.get(key) is room:
-                del self._rooms[key]
+            if gathering.watchers.get(seat.request_id) is watcher:
+                del gathering.watchers[seat.request_id]
+            if gathering.leader is None:
+                gathering.hand_on()
+            if not gathering.watchers and self._local.get(key) is gathering:
+                del self._local[key]
 
-    async def _wait(self, key: GatherKey, room: _Room, watcher: _Watcher, wait_s: float) -> Met:
+    async def _wait(
+        self, key: GatherKey, gathering: _LocalGathering, watcher: _WaitingPeer, wait_s: float
+    ) -> CompleteGathering:
         is_over = False
         try:
             async with asyncio.timeout(wait_s):
                 while watcher.decided is None:
-                    await self._turn(key, room, watcher)
+                    await self._turn(key, gathering, watcher)
         except TimeoutError:
             is_over = True
         finally:
-            if not isinstance(watcher.decided, Met | ReplacedError):
+            if not isinstance(watcher.decided, CompleteGathering | ReplacedError):
                 text = await self._missing(key, watcher.peers) if is_over else ""
                 await self._leave(key, watcher.seat)
                 if is_over:
                     raise PeersMissingError(text)
-        if isinstance(watcher.decided, Met):
+        if isinstance(watcher.decided, CompleteGathering):
             return _of_as_many(watcher.decided, watcher.peers)
         # The error is copied, because all waiting requests share it and each raises it.
         raise copy.copy(watcher.decided) if watcher.decided else InvariantError("a wait ended without an outcome")
 
-    async def _turn(self, key: GatherKey, room: _Room, watcher: _Watcher) -> None:
+    async def _turn(self, key: GatherKey, gathering: _LocalGathering, watcher: _WaitingPeer) -> None:
         """Lead until this request is decided; or, with another leader, wait until it is decided or has to lead."""
-        if room.leader is not None:
+        if gathering.leader is not None:
             watcher.stirred.clear()
             await watcher.stirred.wait()
             return
-        room.leader = watcher
+        gathering.leader = watcher
         pause_s = POLL_MIN_S
         try:
             while watcher.decided is None:
@@ -197,41 +201,41 @@ class AllGather:
                     async with asyncio.timeout(pause_s):
                         await watcher.stirred.wait()
                 except TimeoutError:
-                    await self._round(key, room)
+                    await self._round(key, gathering)
                 pause_s = min(POLL_MAX_S, pause_s * 1.5)
         finally:
-            room.hand_on()
+            gathering.hand_on()
 
-    async def _round(self, key: GatherKey, room: _Room) -> None:
+    async def _round(self, key: GatherKey, gathering: _LocalGathering) -> None:
         """Check the gathering once, for all requests that wait here."""
         try:
             if self._stop.is_set():
                 raise UnavailableError("this replica of the api is about to stop; send the request again")
-            await room.still_on()
+            await gathering.still_on()
             state = await _redis(self._gatherings.look(key, owner=self._owner))
             if state.outcome is AllgatherState.GONE:
-                state = await self._rejoin(key, list(room.watchers.values()))
+                state = await self._rejoin(key, list(gathering.watchers.values()))
             if state is not None and state.outcome in (AllgatherState.DONE, AllgatherState.COMPLETED):
                 met = await self._result(key)
                 if met is not None:
-                    room.settle(met)
-            elif state is not None and state.version != room.version:
-                await self._check_seats(key, room)
-                room.version = state.version
+                    gathering.settle(met)
+            elif state is not None and state.version != gathering.version:
+                await self._check_seats(key, gathering)
+                gathering.version = state.version
         except InvariantError:
             raise
         except ControlPlaneError as error:
-            room.settle(error)
+            gathering.settle(error)
 
-    async def _check_seats(self, key: GatherKey, room: _Room) -> None:
+    async def _check_seats(self, key: GatherKey, gathering: _LocalGathering) -> None:
         """Handle requests that lost their seat in Redis.
 
         A request that a newer one replaced is refused. A request whose seat was freed, because this process seemed
         dead, joins again.
         """
-        watchers = list(room.watchers.values())
+        watchers = list(gathering.watchers.values())
         tokens = await _redis(self._gatherings.tokens(key, [each.seat.request_id for each in watchers]))
-        freed: list[_Watcher] = []
+        freed: list[_WaitingPeer] = []
         for watcher, token in zip(watchers, tokens, strict=True):
             if not token:
                 freed.append(watcher)
@@ -239,7 +243,7 @@ class AllGather:
                 watcher.decide(_replaced(watcher.seat.request_id))
         await self._rejoin(key, freed)
 
-    async def _rejoin(self, key: GatherKey, watchers: Sequence[_Watcher]) -> Gathered | None:
+    async def _rejoin(self, key: GatherKey, watchers: Sequence[_WaitingPeer]) -> Gathered | None:
         state: Gathered | None = None
         for watcher in watchers:
             if watcher.decided is None:
@@ -271,7 +275,7 @@ class AllGather:
         except TransientError:
             return  # Redis frees the seat when this process stops renewing it, or has lost all seats
 
-    async def _result(self, key: GatherKey) -> Met | None:
+    async def _result(self, key: GatherKey) -> CompleteGathering | None:
         """Return the complete gathering; None when Redis has just lost it."""
         try:
             seats = await _redis(self._gatherings.seats(key, are_all=True))
@@ -293,7 +297,7 @@ class AllGather:
         }
         data = b",".join(seat.data for seat in seats)
         tail = msgspec.json.encode(facts)[1:-1] + b',"data":[' + data + b"]}"
-        return Met(seats=seats, places={id_: place for place, id_ in enumerate(ids)}, tail=tail)
+        return CompleteGathering(seats=seats, places={id_: place for place, id_ in enumerate(ids)}, tail=tail)
 
     async def _missing(self, key: GatherKey, peers: int) -> str:
         async def load() -> str:
@@ -322,7 +326,7 @@ def who_is_missing(seats: Sequence[Seat], peers: int, group: str) -> str:
     return f"{text}. Send the same request again to continue to wait"
 
 
-def _of_as_many(met: Met, peers: int) -> Met:
+def _of_as_many(met: CompleteGathering, peers: int) -> CompleteGathering:
     """Return the gathering if it has `peers` peers. Raises ConflictError when it has another number."""
     if len(met.seats) != peers:
         raise ConflictError(
@@ -344,6 +348,6 @@ async def _redis(call: Awaitable[T]) -> T:
     try:
         return await call
     except TransientError as error:
-        raise RedisAwayError(
+        raise RedisUnavailableError(
             "all-gathers are kept in Redis, which cannot be reached; send the same request again in a moment"
         ) from error

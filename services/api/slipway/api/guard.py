@@ -25,7 +25,7 @@ _ORIGIN = ProblemRow(web_guard.FORBIDDEN, "cross-origin", "The request comes fro
 _REMEDY = "; add its name to SLIPWAY_HOSTS"
 
 
-class Guard:
+class WebGuard:
     """ASGI middleware that refuses wrong host names and origins.
 
     `hosts` are permitted names in addition to the loopback names; None permits any, when a credential is required.

@@ -92,7 +92,7 @@ def of_object(allocation: Allocation, at: float, stream: Sequence[AllocationEven
     )
 
 
-def of_the_gone(events: Iterable[AllocationEvent], known: frozenset[str], at: float) -> list[PastAllocation]:
+def of_deleted(events: Iterable[AllocationEvent], known: frozenset[str], at: float) -> list[PastAllocation]:
     """Return the allocations without an object, from events of the firehose.
 
     Events may repeat, and have no order between allocations.

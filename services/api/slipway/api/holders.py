@@ -8,7 +8,7 @@ from slipway.api.queue_view import slots_of
 from slipway.api.schemas import Holder
 from slipway.crd.transitions import id_of, is_admitted, ring_of, user_of
 from slipway.crd.v1alpha1 import Allocation
-from slipway.model.reasons import Gate, says_never
+from slipway.model.reasons import Gate, waiting_never_helps
 
 HOLDERS_MAX = 5
 
@@ -17,7 +17,7 @@ _OF_POOL = frozenset({Gate.NO_FIT, Gate.TOPOLOGY_TOO_SMALL, Gate.MAKING_ROOM, Ga
 
 def waits_for_others(code: str, message: str) -> bool:
     """Whether the end of other allocations would let it start."""
-    return code in (*_OF_POOL, Gate.WAITING_FOR_QUOTA, Gate.JOB_MAX_SLOTS) and not says_never(message)
+    return code in (*_OF_POOL, Gate.WAITING_FOR_QUOTA, Gate.JOB_MAX_SLOTS) and not waiting_never_helps(message)
 
 
 def holders(

@@ -82,9 +82,9 @@ class PeersMissingError(DeadlineError):
     """Not all peers arrived in time."""
 
 
-class IssuerAwayError(UnavailableError):
+class IssuerUnavailableError(UnavailableError):
     """The issuer of single sign-on cannot be reached, or its answer cannot be used."""
 
 
-class RedisAwayError(UnavailableError):
+class RedisUnavailableError(UnavailableError):
     """The requested data are in Redis only, and Redis cannot be reached."""

@@ -7,7 +7,7 @@ import re
 
 from starlette.requests import HTTPConnection
 
-from slipway.api.access.principal import SAID, USER_NAME_RULE, Anybody, Principal
+from slipway.api.access.principal import SAID, USER_NAME_RULE, Principal, UnauthenticatedCaller
 from slipway.api.http_errors import ForbiddenError, MalformedError
 from slipway.errors import InvariantError
 
@@ -27,7 +27,7 @@ def principal_of(connection: HTTPConnection) -> Principal:
 def user_of(connection: HTTPConnection) -> str:
     """Return the caller's name. Raises MalformedError or ForbiddenError when it is no valid name."""
     principal = principal_of(connection)
-    if isinstance(principal, Anybody):
+    if isinstance(principal, UnauthenticatedCaller):
         if SAID.fullmatch(principal.name) is None:
             raise MalformedError(USER_NAME_RULE)
     elif _KNOWN.fullmatch(principal.name) is None:

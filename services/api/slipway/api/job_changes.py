@@ -125,7 +125,7 @@ async def move(parts: ApiDeps, subject: Subject, body: MoveBody, permit: Permit)
             if isinstance(subject, Job):
                 subject = await find_job(parts, meta.name, meta.namespace)
             else:
-                subject = await parts.lookup.again(subject)
+                subject = await parts.lookup.reload(subject)
     return await _move(parts, subject, body, permit)
 
 

@@ -20,7 +20,7 @@ from slipway.crd.transitions import id_of, is_admitted
 from slipway.crd.v1alpha1 import Allocation, Job
 from slipway.model.lifecycle import Phase, has_reached
 from slipway.model.mig import whole_gpus
-from slipway.model.standing import JOB_STATE_OF, JobState
+from slipway.model.state_words import JOB_STATE_OF, JobState
 from slipway.model.times import parse_time
 
 STATES = tuple(JobState)

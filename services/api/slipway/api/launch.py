@@ -23,13 +23,13 @@ from slipway.api.admission import Draft
 from slipway.api.capacity import PoolCapacity, capacity_warnings
 from slipway.api.catalog import Catalog
 from slipway.api.claims import IdempotencyClaims
-from slipway.api.compose import Composed, compose
+from slipway.api.compose import ComposedLaunch, compose
 from slipway.api.contexts import ContextArchives
 from slipway.api.decoding import Json
 from slipway.api.http_errors import KeyReusedError
-from slipway.api.overlays import Sources, blamed, with_defaults
+from slipway.api.overlays import Sources, with_defaults, with_sources
 from slipway.api.ports import Kube
-from slipway.api.preview import Rehearsal
+from slipway.api.preview import LaunchPreview
 from slipway.api.publish import LaunchPublisher
 from slipway.api.schemas import LaunchBody
 from slipway.api.secret_values import SecretValues, ValueSecrets
@@ -72,7 +72,7 @@ BESIDE_THE_LOOP = 2000
 """Limit of (node, role) pairs that are compared on the event loop; more are compared in a thread."""
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A launch as it was requested. `body` is the client's, before defaults and templates are merged into it."""
 
     body: Json
@@ -87,12 +87,12 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """the kind of the collection that the request was sent to; None for the general collection"""
     traceparent: str = ""
 
-    def for_one(self, body: Json, *, key: str, request_id: str) -> "Order":
+    def for_one(self, body: Json, *, key: str, request_id: str) -> "LaunchRequest":
         """Return the order of one launch of a batch, with its own body, key and request id."""
         return msgspec.structs.replace(self, body=body, key=key, request_id=request_id)
 
 
-class Launched(msgspec.Struct, frozen=True, kw_only=True):
+class LaunchResult(msgspec.Struct, frozen=True, kw_only=True):
     """The launched allocation; `created` is false when a request with the same key had launched it before."""
 
     allocation: Allocation
@@ -100,7 +100,7 @@ class Launched(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
-class LaunchRequests:
+class AllocationLauncher:
     """Launches allocations, and runs dry runs of launches."""
 
     def __init__(
@@ -127,43 +127,47 @@ class LaunchRequests:
         self._clock = clock
         self._random = random
 
-    async def launch(self, order: Order) -> Launched:
+    async def launch(self, launch_request: LaunchRequest) -> LaunchResult:
         """Create the ordered allocation, or find the allocation that the same key created before."""
-        check_key(order.key)
+        check_key(launch_request.key)
         try:
-            launched = await self._create_named(order, await self._composed(order))
+            launched = await self._create_named(launch_request, await self._composed(launch_request))
         except ControlPlaneError as error:
-            earlier = await self._replayed(order) if isinstance(error, InvalidError) else None
-            telemetry.LAUNCHES.labels(kind=_kind_label(order), outcome="replayed" if earlier else "refused").inc()
+            earlier = await self._replayed(launch_request) if isinstance(error, InvalidError) else None
+            telemetry.LAUNCHES.labels(
+                kind=_kind_label(launch_request), outcome="replayed" if earlier else "refused"
+            ).inc()
             if earlier is None:
                 raise
-            await self._values.keep(earlier.allocation, order.values, is_new=False)
+            await self._values.keep(earlier.allocation, launch_request.values, is_new=False)
             return earlier
-        await self._values.keep(launched.allocation, order.values, is_new=launched.created)
+        await self._values.keep(launched.allocation, launch_request.values, is_new=launched.created)
         outcome = "created" if launched.created else "replayed"
-        telemetry.LAUNCHES.labels(kind=_kind_label(order), outcome=outcome).inc()
+        telemetry.LAUNCHES.labels(kind=_kind_label(launch_request), outcome=outcome).inc()
         if launched.created:
             self._announcer.launched(launched.allocation)
         return launched
 
-    async def rehearse(self, order: Order, live: Callable[[], Awaitable[list[Allocation]]]) -> Rehearsal:
+    async def preview(
+        self, launch_request: LaunchRequest, live: Callable[[], Awaitable[list[Allocation]]]
+    ) -> LaunchPreview:
         """Return what `launch` would create. The API server validates it too, in a dry run, and stores nothing.
 
         `live` reads the allocations that have not ended.
         """
-        composed = await self._composed(order)
+        composed = await self._composed(launch_request)
         body = composed.body
         draft = await self._draft(composed, body.name or self._made_up(body.kind))
         try:
-            await self._kube.create(ALLOCATIONS, _manifest(order, draft, body), dry_run=True)
+            await self._kube.create(ALLOCATIONS, _manifest(launch_request, draft, body), dry_run=True)
         except AlreadyExistsError:
             taken = f"the name {draft.allocation.metadata.name} is taken in workspace {body.workspace}"
             draft = msgspec.structs.replace(draft, warnings=(*draft.warnings, taken))
         except InvalidError as error:
             raise admission.client_errors(error) from error
         pool = await self._catalog.pool(body.pool)
-        meta = msgspec.structs.replace(draft.allocation.metadata, annotations={ANNOTATION_USER: order.user})
-        return Rehearsal(
+        meta = msgspec.structs.replace(draft.allocation.metadata, annotations={ANNOTATION_USER: launch_request.user})
+        return LaunchPreview(
             allocation=msgspec.structs.replace(draft.allocation, metadata=meta),
             pool=pool,
             sources=with_defaults(composed.sources, draft.allocation.spec, pool),
@@ -173,23 +177,23 @@ class LaunchRequests:
             live=tuple(await live()),
         )
 
-    async def _composed(self, order: Order) -> Composed:
+    async def _composed(self, launch_request: LaunchRequest) -> ComposedLaunch:
         """Return the client's body merged over defaults and templates."""
-        request = dict(order.body)
-        if order.kind is not None:
-            _check_kind(request, order.kind)
-            request["kind"] = order.kind.value
+        request = dict(launch_request.body)
+        if launch_request.kind is not None:
+            _check_kind(request, launch_request.kind)
+            request["kind"] = launch_request.kind.value
         composed = await compose(self._catalog, request)
-        if order.workspace and composed.body.workspace != order.workspace:
+        if launch_request.workspace and composed.body.workspace != launch_request.workspace:
             # A template that was created with kubectl was not checked, and can name another workspace.
             detail = f"a template sets {composed.body.workspace}; only the request itself may set the workspace"
             raise InvalidError(f"workspace: {detail}", fields=(FieldError("/workspace", detail),))
-        if composed.body.secret_variables != order.values.names:
+        if composed.body.secret_variables != launch_request.values.names:
             detail = "a template names variables whose values only a launch can set; leave them out of the template"
             raise InvalidError(f"secretVariables: {detail}", fields=(FieldError("/secretVariables", detail),))
         return composed
 
-    async def _draft(self, composed: Composed, name: str) -> Draft:
+    async def _draft(self, composed: ComposedLaunch, name: str) -> Draft:
         body = composed.body
         await self._catalog.check_workspace(body.workspace)
         if body.after:
@@ -206,7 +210,7 @@ class LaunchRequests:
                 audiences=self._audiences,
             )
         except InvalidError as error:
-            raise blamed(error, composed.sources, "the launch") from error
+            raise with_sources(error, composed.sources, "the launch") from error
         if body.context is not None:
             await self._contexts.use(body.context, body.workspace)
         await self._catalog.check_queue(body.queue, body.pool)
@@ -228,29 +232,31 @@ class LaunchRequests:
             return capacity_warnings(allocation, pool, offers)
         return await asyncio.to_thread(capacity_warnings, allocation, pool, offers)
 
-    async def _create_named(self, order: Order, composed: Composed) -> Launched:
+    async def _create_named(self, launch_request: LaunchRequest, composed: ComposedLaunch) -> LaunchResult:
         """Create the allocation under the client's or the key's name, or else under a generated name."""
         body = composed.body
-        key = _key_name(order, body.workspace)
+        key = _key_name(launch_request, body.workspace)
         chosen = body.name or key
         draft = await self._draft(composed, chosen or self._made_up(body.kind))
         async with self._claims.turn(key):
-            return await self._create_first(order, body, draft, chosen)
+            return await self._create_first(launch_request, body, draft, chosen)
 
-    async def _create_first(self, order: Order, body: LaunchBody, draft: Draft, chosen: str) -> Launched:
+    async def _create_first(
+        self, launch_request: LaunchRequest, body: LaunchBody, draft: Draft, chosen: str
+    ) -> LaunchResult:
         """Create the allocation under the `chosen` name, or without one under the first generated name that is free."""
-        if order.key:
-            await self._claims.settle(_key_name(order, body.workspace), body.workspace, chosen)
+        if launch_request.key:
+            await self._claims.settle(_key_name(launch_request, body.workspace), body.workspace, chosen)
         for _ in range(NAME_TRIES_MAX):
             try:
-                created = await self._create(_manifest(order, draft, body))
-                return Launched(allocation=created, created=True, warnings=draft.warnings)
+                created = await self._create(_manifest(launch_request, draft, body))
+                return LaunchResult(allocation=created, created=True, warnings=draft.warnings)
             except AlreadyExistsError as error:
                 found = await self._found(draft)
-                if found is not None and _is_ours(found, order):
-                    return Launched(allocation=found, created=True, warnings=draft.warnings)
+                if found is not None and _is_ours(found, launch_request):
+                    return LaunchResult(allocation=found, created=True, warnings=draft.warnings)
                 if chosen:
-                    return self._same_key(found, order, error)
+                    return self._same_key(found, launch_request, error)
                 draft = _renamed(draft, self._made_up(body.kind))
         raise TransientError("could not find a free name; try again")
 
@@ -283,39 +289,41 @@ class LaunchRequests:
         except NotFoundError:
             return None
 
-    def _same_key(self, found: Allocation | None, order: Order, taken: AlreadyExistsError) -> Launched:
+    def _same_key(
+        self, found: Allocation | None, launch_request: LaunchRequest, taken: AlreadyExistsError
+    ) -> LaunchResult:
         """Return the allocation that this key created before.
 
         Raises when another launch has the name, or when the key was used with another body.
         """
         if found is None or found.metadata.deletion_timestamp is not None:
             raise _deleting(found) from taken
-        if not _has_key(found, order):
+        if not _has_key(found, launch_request):
             raise AlreadyExistsError(
                 f"the name {found.metadata.name} is taken in workspace {found.metadata.namespace}; choose another, or "
                 "leave name out"
             ) from taken
-        if found.spec.request_hash != _hash_of(order):
+        if found.spec.request_hash != _hash_of(launch_request):
             raise KeyReusedError(
                 f"this Idempotency-Key launched {found.metadata.name} with another body; use a new key for a new launch"
             ) from taken
-        return Launched(allocation=found, created=False)
+        return LaunchResult(allocation=found, created=False)
 
-    async def _replayed(self, order: Order) -> Launched | None:
+    async def _replayed(self, launch_request: LaunchRequest) -> LaunchResult | None:
         """Return the earlier launch with this key and body, or None.
 
         It is needed for a body that is refused now, for example because its template was deleted.
         """
-        name, workspace = order.body.get("name"), order.body.get("workspace", DEFAULT_WORKSPACE)
-        if not order.key or not isinstance(workspace, str) or (name is not None and not isinstance(name, str)):
+        name, workspace = launch_request.body.get("name"), launch_request.body.get("workspace", DEFAULT_WORKSPACE)
+        if not launch_request.key or not isinstance(workspace, str) or (name is not None and not isinstance(name, str)):
             return None
         try:
-            found = await self._kube.get(ALLOCATIONS, name or _key_name(order, workspace), namespace=workspace)
+            found = await self._kube.get(ALLOCATIONS, name or _key_name(launch_request, workspace), namespace=workspace)
         except ControlPlaneError:
             return None
-        if not _has_key(found, order) or found.spec.request_hash != _hash_of(order):
+        if not _has_key(found, launch_request) or found.spec.request_hash != _hash_of(launch_request):
             return None
-        return Launched(allocation=found, created=False)
+        return LaunchResult(allocation=found, created=False)
 
     def _made_up(self, kind: Kind) -> str:
         return name_from_bytes(kind, bytes.fromhex(self._random.token_hex(NAME_BYTES)), characters=NAME_CHARACTERS)
@@ -330,16 +338,16 @@ def _from_workspace(sources: Sources, at: str) -> list[str]:
     ]
 
 
-def _manifest(order: Order, draft: Draft, body: LaunchBody) -> Json:
+def _manifest(launch_request: LaunchRequest, draft: Draft, body: LaunchBody) -> Json:
     """Return the object as it is sent to the API server."""
-    annotations = {ANNOTATION_USER: order.user, ANNOTATION_REQUEST_ID: order.request_id}
-    if order.traceparent:
-        annotations[ANNOTATION_TRACE] = order.traceparent
-    if order.key:
-        annotations[ANNOTATION_IDEMPOTENCY_KEY] = key_hash(order.key)
+    annotations = {ANNOTATION_USER: launch_request.user, ANNOTATION_REQUEST_ID: launch_request.request_id}
+    if launch_request.traceparent:
+        annotations[ANNOTATION_TRACE] = launch_request.traceparent
+    if launch_request.key:
+        annotations[ANNOTATION_IDEMPOTENCY_KEY] = key_hash(launch_request.key)
     meta = draft.allocation.metadata
-    ours = {LABEL_LAUNCH_KEY: _key_name(order, body.workspace)} if order.key else {}
-    spec = msgspec.structs.replace(draft.allocation.spec, request_hash=_hash_of(order))
+    ours = {LABEL_LAUNCH_KEY: _key_name(launch_request, body.workspace)} if launch_request.key else {}
+    spec = msgspec.structs.replace(draft.allocation.spec, request_hash=_hash_of(launch_request))
     return {
         "metadata": {
             "name": meta.name,
@@ -357,26 +365,32 @@ def _renamed(draft: Draft, name: str) -> Draft:
     return msgspec.structs.replace(draft, allocation=msgspec.structs.replace(draft.allocation, metadata=meta))
 
 
-def _hash_of(order: Order) -> str:
+def _hash_of(launch_request: LaunchRequest) -> str:
     """Return the hash of the client's body; the kind of the collection is part of it."""
-    kind = {"kind": order.kind.value} if order.kind is not None else {}
-    return request_hash({**order.body, **kind})
+    kind = {"kind": launch_request.kind.value} if launch_request.kind is not None else {}
+    return request_hash({**launch_request.body, **kind})
 
 
-def _key_name(order: Order, workspace: str) -> str:
+def _key_name(launch_request: LaunchRequest, workspace: str) -> str:
     """Return one name per (workspace, user, key), whatever the kind: otherwise a key could launch once per kind."""
-    return name_from_key(workspace, order.user, order.key, Kind.TRAINING) if order.key else ""
+    return (
+        name_from_key(workspace, launch_request.user, launch_request.key, Kind.TRAINING) if launch_request.key else ""
+    )
 
 
-def _has_key(found: Allocation, order: Order) -> bool:
+def _has_key(found: Allocation, launch_request: LaunchRequest) -> bool:
     """Whether this user launched the allocation with this key; the same key of another user is a different key."""
     annotation = found.metadata.annotations.get(ANNOTATION_IDEMPOTENCY_KEY)
-    return bool(order.key) and annotation == key_hash(order.key) and user_of(found) == order.user
+    return (
+        bool(launch_request.key)
+        and annotation == key_hash(launch_request.key)
+        and user_of(found) == launch_request.user
+    )
 
 
-def _is_ours(found: Allocation, order: Order) -> bool:
+def _is_ours(found: Allocation, launch_request: LaunchRequest) -> bool:
     """Whether this very request created the allocation, and only the answer was lost."""
-    return found.metadata.annotations.get(ANNOTATION_REQUEST_ID) == order.request_id
+    return found.metadata.annotations.get(ANNOTATION_REQUEST_ID) == launch_request.request_id
 
 
 def _deleting(found: Allocation | None) -> ControlPlaneError:
@@ -401,7 +415,7 @@ def _check_kind(request: Json, kind: Kind) -> None:
         raise InvalidError(f"kind: {detail}", fields=(FieldError("/kind", detail),))
 
 
-def _kind_label(order: Order) -> str:
+def _kind_label(launch_request: LaunchRequest) -> str:
     """Return the kind as a metric label, which is a closed set."""
-    given = cast(Any, order.kind.value if order.kind else order.body.get("kind"))
+    given = cast(Any, launch_request.kind.value if launch_request.kind else launch_request.body.get("kind"))
     return given if isinstance(given, str) and given in set(Kind) else "none"

@@ -54,7 +54,7 @@ _WAIT = ("wait", "wait: Slipway tries again automatically")
 _REPLAY = "; once the cause is repaired, slipway dead replay starts the retry at once"
 
 
-def stuck_of(allocation: Allocation) -> Condition | None:
+def blocking_condition(allocation: Allocation) -> Condition | None:
     """Return the condition that blocks the launch of this attempt; None when there is none."""
     status = allocation.status
     if status.phase not in _STARTING:

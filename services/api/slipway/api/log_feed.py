@@ -40,7 +40,7 @@ from slipway.model.times import parse_time
 from slipway.runtime.clock import Clock
 from slipway.runtime.tasks import TaskGroup
 from slipway.streams.codec import cursor_parts
-from slipway.streams.logpacks import EVENT, STDOUT, Gaps, LogKey, LogLine, LogPosition, StoredLine
+from slipway.streams.logpacks import EVENT, STDOUT, GapFinder, LogKey, LogLine, LogPosition, StoredLine
 from slipway.streams.ports import LogLines
 
 LINES_MAX = 10_000
@@ -237,9 +237,9 @@ class LogFeed:
         if is_tail and not any(source.container for source in positions):
             stored = await self._asked(lambda: self._logs.tail(id_, limit=max(1, wanted.tail or 0)))
             if stored:
-                yield await _chosen(stored, wanted, Gaps(positions, is_whole=False))
+                yield await _chosen(stored, wanted, GapFinder(positions, is_whole=False))
                 return
-        gaps = Gaps(positions, is_whole=wanted.after is None)
+        gaps = GapFinder(positions, is_whole=wanted.after is None)
         while True:
             after = cursor
             stored = await self._asked(lambda after=after: self._logs.read(id_, after=after, limit=LINES_AT_ONCE))
@@ -354,8 +354,8 @@ class LogFeed:
             await emit(fresh)
         return is_stored or fresh is not None
 
-    async def _gaps(self, allocation: Allocation, wanted: LogFilter) -> Gaps:
-        return Gaps(await self._logs.positions(id_of(allocation)), is_whole=wanted.after is None)
+    async def _gaps(self, allocation: Allocation, wanted: LogFilter) -> GapFinder:
+        return GapFinder(await self._logs.positions(id_of(allocation)), is_whole=wanted.after is None)
 
     async def _source(self, session: "_Session", inbox: asyncio.Queue[list[LogLineView]]) -> None:
         """Put lines into the inbox: from the stream, or from the pods while the stream is unavailable."""
@@ -419,7 +419,7 @@ class LogFeed:
 
     async def _has_ended(self, session: "_Session") -> bool:
         try:
-            session.allocation = await self._lookup.again(session.allocation)
+            session.allocation = await self._lookup.reload(session.allocation)
         except NotFoundError:
             return True
         except (TransientError, DeniedError):
@@ -566,7 +566,7 @@ class _Session:
         """cursor of the last entry whose lines were sent, or wait in the inbox"""
         self.begins_at: str | None = None
         """with `tail`: cursor of the last entry that existed when following began"""
-        self.gaps: Gaps | None = None
+        self.gaps: GapFinder | None = None
         """None until the store has answered"""
         self.is_of_pods = False
         """whether no line was stored and the lines of the pods were sent instead"""
@@ -675,7 +675,7 @@ def _open_marks(allocation: Allocation, wanted: LogFilter, open_: Sequence[LogKe
 async def _chosen(
     stored: Sequence[StoredLine],
     wanted: LogFilter,
-    gaps: Gaps,
+    gaps: GapFinder,
     *,
     is_told: Callable[[LogLine], bool] = lambda _: False,
 ) -> list[LogLineView]:

@@ -25,7 +25,7 @@ from slipway.runtime import log
 PREFIX_LENGTH_MIN = 3
 MATCHES_SHOWN_MAX = 5
 HOMES_MAX = 20_000
-Sight = Callable[[], Awaitable[VisibleWorkspaces]]
+ReadVisible = Callable[[], Awaitable[VisibleWorkspaces]]
 """Returns the workspaces that the caller may see; it is called only when it is needed."""
 _SAFE = re.compile(r"[a-z][-a-z0-9]{0,62}")
 _log = log.get_logger(__name__)
@@ -41,18 +41,18 @@ class Lookup:
     def __init__(
         self,
         kube: Kube,
-        sight: Sight = _everywhere,
+        visible: ReadVisible = _everywhere,
         homes: dict[str, tuple[str, str]] | None = None,
         brief: Callable[[], Awaitable[list[Allocation]]] | None = None,
     ) -> None:
         """`brief` reads all allocations, which may lack all fields except the id; when None, a LIST reads them."""
         self._kube = kube
         self._brief = brief
-        self._sight = sight
+        self._visible = visible
         self._homes: dict[str, tuple[str, str]] = {} if homes is None else homes
         self._held: dict[str, Allocation] = {}
 
-    def within(self, sight: VisibleWorkspaces) -> "Lookup":
+    def within(self, visible: VisibleWorkspaces) -> "Lookup":
         """Return a lookup for a caller who may see these workspaces only: it finds nothing in other workspaces.
 
         It takes the same steps for an allocation in another workspace as for one that does not exist, so that the time
@@ -60,13 +60,13 @@ class Lookup:
         """
 
         async def known() -> VisibleWorkspaces:
-            return sight
+            return visible
 
         return Lookup(self._kube, known, self._homes, self._brief)
 
-    def seen_by(self, sight: Sight) -> "Lookup":
-        """Return a lookup that calls `sight` at each search, so that a request without a search needs no check."""
-        return Lookup(self._kube, sight, self._homes, self._brief)
+    def seen_by(self, visible: ReadVisible) -> "Lookup":
+        """Return a lookup that calls `visible` at each search, so that a request without a search needs no check."""
+        return Lookup(self._kube, visible, self._homes, self._brief)
 
     def hold(self, text: str, allocation: Allocation) -> None:
         """Store an allocation that was just found: the next `find` of `text` returns it without a read, once."""
@@ -91,11 +91,11 @@ class Lookup:
             return held
         if _SAFE.fullmatch(text) is None:
             raise _not_found(text)
-        sight = await self._sight()
-        known = await self._at_home(text, sight)
+        visible = await self._visible()
+        known = await self._at_home(text, visible)
         if known is not None:
             return known
-        found = await self._search(text, sight)
+        found = await self._search(text, visible)
         self.remember(found)
         return found
 
@@ -112,10 +112,10 @@ class Lookup:
             return (await self.find(id_)).metadata.namespace
         return home[0]
 
-    async def _at_home(self, text: str, sight: VisibleWorkspaces) -> Allocation | None:
+    async def _at_home(self, text: str, visible: VisibleWorkspaces) -> Allocation | None:
         """Return the object of an AllocationID that was found before; None when it is unknown or deleted."""
         home = self._homes.get(text)
-        if home is None or not sight.has(home[0]):
+        if home is None or not visible.has(home[0]):
             return None
         namespace, name = home
         try:
@@ -127,11 +127,11 @@ class Lookup:
             return None
         return found
 
-    async def _search(self, text: str, sight: VisibleWorkspaces) -> Allocation:
+    async def _search(self, text: str, visible: VisibleWorkspaces) -> Allocation:
         parts = split_allocation_id(text)
         if parts is not None:
             name, uid_prefix = parts
-            named = await self._named(name, sight)
+            named = await self._named(name, visible)
             for found in named:
                 if found.metadata.uid.startswith(uid_prefix):
                     return found
@@ -139,12 +139,12 @@ class Lookup:
                 # An allocation that was restored from a backup can still be named by its former id.
                 if text in found.metadata.annotations.get(ANNOTATION_FORMER_IDS, "").split(","):
                     return found
-        matches = await self._named(text, sight)
+        matches = await self._named(text, visible)
         if not matches and parts is None and len(text) >= PREFIX_LENGTH_MIN:
             everything = await self._brief() if self._brief else (await self._kube.list(ALLOCATIONS)).items
-            matches = [found for found in _seen(everything, sight) if id_of(found).startswith(text)]
+            matches = [found for found in _seen(everything, visible) if id_of(found).startswith(text)]
             if len(matches) == 1:
-                return await self.again(matches[0])
+                return await self.reload(matches[0])
         if not matches:
             raise _not_found(text)
         if len(matches) > 1:
@@ -153,9 +153,9 @@ class Lookup:
 
     async def sees(self, workspace: str) -> bool:
         """Whether the caller may see that workspace."""
-        return (await self._sight()).has(workspace)
+        return (await self._visible()).has(workspace)
 
-    async def again(self, allocation: Allocation) -> Allocation:
+    async def reload(self, allocation: Allocation) -> Allocation:
         """Read the same object again. Raises NotFoundError when it was deleted, also if another object has its name."""
         meta = allocation.metadata
         found = await self._kube.get(ALLOCATIONS, meta.name, namespace=meta.namespace)
@@ -163,9 +163,9 @@ class Lookup:
             raise _not_found(id_of(allocation))
         return found
 
-    async def _named(self, name: str, sight: VisibleWorkspaces) -> list[Allocation]:
+    async def _named(self, name: str, visible: VisibleWorkspaces) -> list[Allocation]:
         listed = await self._kube.list(ALLOCATIONS, field_selector=f"metadata.name={name}")
-        return _seen(listed.items, sight)
+        return _seen(listed.items, visible)
 
 
 async def find_logged(lookup: Lookup, archive: LogArchive | None, text: str) -> Allocation:
@@ -192,8 +192,8 @@ async def find_logged(lookup: Lookup, archive: LogArchive | None, text: str) -> 
         return allocation_of(record)
 
 
-def _seen(allocations: list[Allocation], sight: VisibleWorkspaces) -> list[Allocation]:
-    return [each for each in allocations if sight.has(each.metadata.namespace)]
+def _seen(allocations: list[Allocation], visible: VisibleWorkspaces) -> list[Allocation]:
+    return [each for each in allocations if visible.has(each.metadata.namespace)]
 
 
 def _not_found(text: str) -> NotFoundError:

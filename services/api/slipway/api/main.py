@@ -8,7 +8,7 @@ from pathlib import Path
 
 from slipway.api.access import ended_sessions
 from slipway.api.access.session import BrowserSessions
-from slipway.api.access.token_auth import BACKOFF_S, LOOK_S, TokenBook
+from slipway.api.access.token_auth import BACKOFF_S, LOOK_S, TokenAuth
 from slipway.api.app import create_app, create_task_app
 from slipway.api.audit_destinations import ANYWHERE, AuditFile, AuditWebhook, FileRetention
 from slipway.api.audit_trail import AuditDestination, AuditTrail
@@ -31,7 +31,7 @@ from slipway.runtime.tasks import TaskGroup
 from slipway.streams.factory import MetricTally, TraceWriter, open_streams, write_behind
 from slipway.streams.mac_keys import GATHER_PURPOSE, keys_of
 from slipway.streams.ports import Streams
-from slipway.streams.producer import BestEffort
+from slipway.streams.producer import BestEffortWriter
 
 NAME = "api"
 PROBE_S = 5.0
@@ -64,14 +64,16 @@ async def build(context: ServiceContext[Settings]) -> None:
     url = settings.whole_redis_url()
     streams = open_streams(url, clock=context.clock, random=context.random, name=NAME, gather_macs=macs)
     context.resources.push_async_callback(streams.aclose)
-    behind = BestEffort(streams, context.clock, MetricTally())
+    behind = BestEffortWriter(streams, context.clock, MetricTally())
     telemetry.set_sink(TraceWriter(behind))
     parts = compose(context, kube, streams, behind)
     if context.once:
         await check(parts)
 
 
-def compose(context: ServiceContext[Settings], kube: WatchingKube, streams: Streams, behind: BestEffort) -> ApiDeps:
+def compose(
+    context: ServiceContext[Settings], kube: WatchingKube, streams: Streams, behind: BestEffortWriter
+) -> ApiDeps:
     """Start the application over these clients and its background loops; with `--once`, start nothing.
 
     Return the dependencies of the application.
@@ -158,7 +160,7 @@ class ApiServerAnswers:
         self._since = min(self._since, self._clock.monotonic())
 
 
-def follow_tokens(context: ServiceContext[Settings], tokens: TokenBook) -> None:
+def follow_tokens(context: ServiceContext[Settings], tokens: TokenAuth) -> None:
     """Read the folder of tokens every few seconds."""
     context.loop(TOKENS, tokens.look, min_interval_s=LOOK_S, max_backoff_s=BACKOFF_S, required=True)
 

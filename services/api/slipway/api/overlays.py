@@ -39,7 +39,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     body: Mapping[str, Any]
 
 
-def stacked(layers: Sequence[Layer]) -> tuple[Json, Sources]:
+def merge_layers(layers: Sequence[Layer]) -> tuple[Json, Sources]:
     """Merge the layers, lowest first; return the body, and the layer that each value comes from."""
     body: Json = {}
     origin = _Origin()
@@ -54,10 +54,10 @@ def stacked(layers: Sequence[Layer]) -> tuple[Json, Sources]:
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> Json:
     """Return `under` with `over` merged over it."""
-    return stacked([Layer(source="", body=under), Layer(source="", body=over)])[0]
+    return merge_layers([Layer(source="", body=under), Layer(source="", body=over)])[0]
 
 
-def blamed(error: InvalidError, sources: Sources, what: str) -> InvalidError:
+def with_sources(error: InvalidError, sources: Sources, what: str) -> InvalidError:
     """Return the error with the source added to each field that does not come from the request itself."""
     fields: list[FieldError] = []
     blame = _Blame(sources)

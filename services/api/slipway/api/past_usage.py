@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from slipway.api.daily_totals import read_days
 from slipway.api.deps import ApiDeps
-from slipway.crd import spending
+from slipway.crd import daily_usage
 from slipway.crd.facts import fair_share
 from slipway.crd.transitions import is_admitted, user_of
 from slipway.crd.usage import gpu_units_of
@@ -32,10 +32,12 @@ async def past_use_of(parts: ApiDeps, pool: ResourcePool) -> ByUser:
 
     async def load() -> DecayedUsage:
         listed = await parts.seen.brief()
-        days = spending.days_that_count(parts.clock.now(), half_life_ms)
+        days = daily_usage.undecayed_days(parts.clock.now(), half_life_ms)
         stored = await read_days(parts, days)
         now = parts.clock.now()
-        used = spending.add_left({}, spending.stretches(days, stored, listed, name, now), now, half_life_ms)
+        used = daily_usage.add_decayed(
+            {}, daily_usage.usage_intervals(days, stored, listed, name, now), now, half_life_ms
+        )
         held = gpus_by_user(each for each in listed if each.spec.pool == name)
         return DecayedUsage(at_ms=milliseconds(now), half_life_ms=half_life_ms, used=used, held=held)
 

@@ -47,7 +47,7 @@ async def make_ready(parts: ApiDeps, allocation: Allocation) -> None:
         return msgspec.structs.replace(signals, ready=True)
 
     try:
-        current = await parts.lookup.again(allocation)
+        current = await parts.lookup.reload(allocation)
         await parts.changes.signal(current, is_ready, attempt=allocation.status.attempt)
     except (TransientError, PermanentError, StaleError) as error:
         _log.warning("not marked as ready", allocation=id_of(allocation), error=str(error))

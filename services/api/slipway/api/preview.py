@@ -28,7 +28,7 @@ PODS_SHOWN_MAX = 16
 Json = dict[str, Any]
 
 
-class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
+class LaunchPreview(msgspec.Struct, frozen=True, kw_only=True):
     """The allocation that would be created, and the inputs for the answer."""
 
     allocation: Allocation
@@ -41,7 +41,7 @@ class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
     live: tuple[Allocation, ...] = ()
 
 
-def answer(rehearsal: Rehearsal, options: TaskOptions) -> Json:
+def answer(rehearsal: LaunchPreview, options: TaskOptions) -> Json:
     """Return the answer to a dry run."""
     allocation = rehearsal.allocation
     objects, total = objects_of(allocation, rehearsal.pool, options, rehearsal.pull_secrets)
@@ -83,7 +83,7 @@ def objects_of(
     return [*shared, *(pod.manifest for pod in made.pods[:PODS_SHOWN_MAX])], len(made.pods)
 
 
-def capacity_of(rehearsal: Rehearsal) -> Json:
+def capacity_of(rehearsal: LaunchPreview) -> Json:
     """Return how many ranks fit into the free resources of the pool's nodes, each on the first node that fits.
 
     An estimate: the planner also considers queues, quota, topology and other waiting allocations.

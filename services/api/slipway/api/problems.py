@@ -79,10 +79,10 @@ TABLE: dict[type[BaseException], ProblemRow] = {
     ),
     http_errors.BadGatewayError: ProblemRow(502, "bad-gateway", "The answer of the workload is not valid"),
     http_errors.NotListeningError: ProblemRow(503, "not-running", "The workload does not answer yet", retry=True),
-    http_errors.IssuerAwayError: ProblemRow(
+    http_errors.IssuerUnavailableError: ProblemRow(
         503, "issuer-unavailable", "The issuer of single sign-on cannot be used", retry=True
     ),
-    http_errors.RedisAwayError: ProblemRow(503, "redis-unavailable", "Redis cannot be reached", retry=True),
+    http_errors.RedisUnavailableError: ProblemRow(503, "redis-unavailable", "Redis cannot be reached", retry=True),
     InvalidError: ProblemRow(422, "invalid", "The request is not valid"),
     NotFoundError: ProblemRow(404, "not-found", "There is no such object"),
     AlreadyExistsError: ProblemRow(409, "already-exists", "The name is taken"),

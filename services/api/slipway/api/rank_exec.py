@@ -18,13 +18,13 @@ import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from slipway.api.cluster_view import is_node_silent
-from slipway.api.explain import standing
+from slipway.api.explain import state_sentence
 from slipway.api.first_completed import first_of
 from slipway.api.http_errors import ConflictError
 from slipway.api.ports import Kube, ShutdownSignal
 from slipway.api.queue_view import gate_of, is_waiting
 from slipway.api.seen_nodes import SeenNode
-from slipway.crd.members import left_ranks, pod_uids, rank_count
+from slipway.crd.members import departed_ranks, pod_uids, rank_count
 from slipway.crd.resolve import template_of
 from slipway.crd.roleresources import MAIN_CONTAINER, containers_of, main_container
 from slipway.crd.transitions import id_of
@@ -113,19 +113,19 @@ async def find_container(kube: Kube, allocation: Allocation, wanted: ExecRequest
         known = "only rank 0" if count == 1 else f"ranks 0 to {count - 1}"
         raise NotFoundError(f"allocation {id_} has no rank {rank}; it has {known}")
     if allocation.status.phase is Phase.TERMINATED:
-        raise ConflictError(f"{id_} has {standing(allocation)}; slipway logs {id_} shows its output")
+        raise ConflictError(f"{id_} has {state_sentence(allocation)}; slipway logs {id_} shows its output")
     if is_waiting(allocation):
         raise ConflictError(f"{id_} does not run yet: {gate_of(allocation)[1]}")
-    if rank in left_ranks(allocation):
+    if rank in departed_ranks(allocation):
         raise ConflictError(f"rank {rank} of {id_} does not run: it was evicted for another allocation")
     name, namespace = pod_name(id_, allocation.status.attempt, rank), allocation.metadata.namespace
     try:
         pod = await kube.get(PODS, name, namespace=namespace)
     except NotFoundError:
-        raise ConflictError(f"rank {rank} of {id_} has no pod now ({standing(allocation)})") from None
+        raise ConflictError(f"rank {rank} of {id_} has no pod now ({state_sentence(allocation)})") from None
     # Any pod may have this name, so its uid must be in the release, which lists the pods of the attempt.
     if pod.metadata.uid not in pod_uids(allocation):
-        raise ConflictError(f"rank {rank} of {id_} is not released yet ({standing(allocation)})")
+        raise ConflictError(f"rank {rank} of {id_} is not released yet ({state_sentence(allocation)})")
     container = _running(pod, allocation, wanted)
     return RankContainer(namespace=namespace, pod=name, pod_uid=pod.metadata.uid, container=container)
 

@@ -3,16 +3,16 @@
 import contextlib
 from collections.abc import Generator
 
-from slipway.api.http_errors import RedisAwayError
+from slipway.api.http_errors import RedisUnavailableError
 from slipway.errors import BusyError, DeadlineError, UnavailableError
 
 
 @contextlib.contextmanager
 def needs_redis(what: str) -> Generator[None]:
-    """Turn an error of an unreachable Redis into RedisAwayError; `what` names the missing data, in the plural."""
+    """Turn an error of an unreachable Redis into RedisUnavailableError; `what` names the missing data (plural)."""
     try:
         yield
     except BusyError:
         raise  # Redis is reachable; only the connections of this process are all in use
     except (UnavailableError, DeadlineError) as error:
-        raise RedisAwayError(f"{what} are stored in Redis, which cannot be reached right now") from error
+        raise RedisUnavailableError(f"{what} are stored in Redis, which cannot be reached right now") from error

@@ -13,7 +13,7 @@ from slipway.api import startorder
 from slipway.api.ports import Kube, ShutdownSignal
 from slipway.api.schemas import Address, RendezvousView, StartOrderView
 from slipway.api.startorder import ranks_of
-from slipway.api.ttl_cache import Recent
+from slipway.api.ttl_cache import LoadingCache
 from slipway.api.view import number_label
 from slipway.crd.members import pod_uids
 from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, LABEL_RANK, LABEL_ROLE
@@ -27,7 +27,7 @@ POLL_S = 1.0
 TTL_S = 0.9
 SHOWN_MAX = 16
 
-Again = Callable[[], Awaitable[Allocation]]
+Reload = Callable[[], Awaitable[Allocation]]
 """Reads the allocation again. Raises ConflictError when the attempt has ended."""
 
 
@@ -38,9 +38,9 @@ class Rendezvous:
         self._kube = kube
         self._clock = clock
         self._stop = stop
-        self._pods = Recent[str, list[Pod]](clock, ttl_s=TTL_S)
+        self._pods = LoadingCache[str, list[Pod]](clock, ttl_s=TTL_S)
 
-    async def meet(self, allocation: Allocation, *, wait_s: float, again: Again) -> RendezvousView:
+    async def wait_for_addresses(self, allocation: Allocation, *, wait_s: float, reload: Reload) -> RendezvousView:
         """Return the addresses as soon as all ranks have one; after `wait_s` seconds those that are known."""
         until = self._clock.monotonic() + wait_s
         while True:
@@ -49,9 +49,9 @@ class Rendezvous:
             if view.ready or left_s <= 0 or self._stop.is_set():
                 return view
             await self._clock.sleep(min(POLL_S, left_s))
-            allocation = await again()
+            allocation = await reload()
 
-    async def may_start(self, allocation: Allocation, rank: int, *, wait_s: float, again: Again) -> StartOrderView:
+    async def may_start(self, allocation: Allocation, rank: int, *, wait_s: float, reload: Reload) -> StartOrderView:
         """Return as soon as the rank may start: when the roles that its role depends on have started or are ready.
 
         After `wait_s` seconds return the state as it is then.
@@ -64,7 +64,7 @@ class Rendezvous:
             if view.start or left_s <= 0 or self._stop.is_set():
                 return view
             await self._clock.sleep(min(POLL_S, left_s))
-            allocation = await again()
+            allocation = await reload()
 
     async def _look(self, allocation: Allocation) -> RendezvousView:
         by_rank = await self._pods_of(allocation)

@@ -46,7 +46,7 @@ PROXIED_KEY = "slipway.proxied"
 _log = log.get_logger(__name__)
 
 
-class Observe:
+class RequestTelemetry:
     """ASGI middleware."""
 
     def __init__(self, app: ASGIApp, clock: Clock, random: Random) -> None:
@@ -65,7 +65,7 @@ class Observe:
         request_id = self._request_id(headers)
         scope[REQUEST_ID_KEY] = request_id
         path = str(scope["path"])[:_PATH_CHARS]
-        answered = _Answered()
+        answered = _SentStatus()
         started_at = self._clock.monotonic()
 
         async def observed_send(message: Message) -> None:
@@ -130,7 +130,7 @@ class Observe:
         return given if _REQUEST_ID.fullmatch(given) else self._random.token_hex(8)
 
 
-class _Answered:
+class _SentStatus:
     """The status that was sent; 500 until then."""
 
     status = 500

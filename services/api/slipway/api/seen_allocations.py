@@ -26,7 +26,7 @@ import msgspec
 
 from slipway.api.ports import WatchingKube
 from slipway.api.queue_view import gpu_units_of
-from slipway.api.ttl_cache import Recent
+from slipway.api.ttl_cache import LoadingCache
 from slipway.api.watched import LOOK_S, WatchedObjects
 from slipway.crd.facts import run_limit
 from slipway.crd.meta import ANNOTATION_USER, ObjectMeta
@@ -125,7 +125,7 @@ def _brief(allocation: Allocation) -> AllocationStatus:
     )
 
 
-class _Ahead(msgspec.Struct, frozen=True):
+class _AheadOfWatch(msgspec.Struct, frozen=True):
     """What this process knows about an allocation, and the watch may not have shown yet."""
 
     at_s: float
@@ -156,7 +156,7 @@ class SeenAllocations:
         self._kube = kube
         self._clock = clock
         self._watched = WatchedObjects(kube, SEEN_ALLOCATIONS, clock, random, indexers={_LIVES: _lives})
-        self._ahead: dict[str, _Ahead] = {}
+        self._ahead: dict[str, _AheadOfWatch] = {}
         """{uid: what the watch has still to show}, the oldest first"""
         self._gone: dict[str, float] = {}
         """{uid: when the watch showed that the allocation was deleted, monotonic}, the oldest first"""
@@ -164,7 +164,7 @@ class SeenAllocations:
         """until this monotonic time answers are LISTs, because `_ahead` was full"""
         self._units: dict[str, tuple[Allocation, int]] = {}
         """{uid: (the allocation that it was computed for, GPUs in `GPU_UNITS`)}"""
-        self._read = Recent[tuple[str, str], Allocation](clock, ttl_s=READ_KEPT_S, keys_max=READ_KEPT_MAX)
+        self._read = LoadingCache[tuple[str, str], Allocation](clock, ttl_s=READ_KEPT_S, keys_max=READ_KEPT_MAX)
         """{(uid, version): the whole allocation} of ended ones"""
         self._watched.store.on_change(self._show)
 
@@ -262,8 +262,8 @@ class SeenAllocations:
         if uid in self._gone:
             return
         now, store = self._clock.monotonic(), self._watched.store
-        known = self._ahead.pop(uid, None) or _Ahead(now)
-        ahead = _Ahead(now, max(version, known.version), max(seq, known.seq), is_deleted or known.is_deleted)
+        known = self._ahead.pop(uid, None) or _AheadOfWatch(now)
+        ahead = _AheadOfWatch(now, max(version, known.version), max(seq, known.seq), is_deleted or known.is_deleted)
         if ahead.is_shown_by(store.by_uid(uid), store.version):
             return
         if len(self._ahead) >= AHEAD_MAX:
@@ -306,7 +306,7 @@ class SeenAllocations:
             await self._clock.sleep(LOOK_S)
         return False
 
-    def _oldest(self, now: float) -> _Ahead | None:
+    def _oldest(self, now: float) -> _AheadOfWatch | None:
         """Return the oldest entry that the watch has still to show; None when there is none. Entries expire."""
         while self._ahead:
             uid, ahead = next(iter(self._ahead.items()))

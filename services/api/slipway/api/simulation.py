@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import msgspec
 
+from slipway.api.concurrency_limit import ConcurrencyLimit
 from slipway.api.past_work import PastWork, ran_s
 from slipway.api.ports import Kube
-from slipway.api.shared_places import SharedPlaces
 from slipway.crd.fielderrors import pointer
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import ControlPlaneError, FieldError, InvalidError, InvariantError, PermanentError
@@ -78,7 +78,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """why there are no likely bounds"""
 
 
-class Foreseen(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class Forecast(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The planner's forecast for a waiting allocation. With an empty `code` it starts at once."""
 
     code: str = ""
@@ -101,7 +101,7 @@ class Simulator:
         self._kube = kube
         self._live = live
         self._clock = clock
-        self._places = SharedPlaces(most, "simulations", retry_s=RETRY_S)
+        self._places = ConcurrencyLimit(most, "simulations", retry_s=RETRY_S)
         self._timeout_s = timeout_s
         self._memory_bytes = memory_bytes
 
@@ -115,13 +115,13 @@ class Simulator:
         """
         return await self._answered({"body": body}, "" if "scenario" in body else body.get("pool", POOL), user)
 
-    async def foresee(self, pool: str, key: str, past: ReadPast | None = None, *, user: str = "") -> Foreseen:
+    async def forecast(self, pool: str, key: str, past: ReadPast | None = None, *, user: str = "") -> Forecast:
         """Return the planner's forecast for the allocation `key`, which waits in `pool`.
 
         `past` reads the past of the pool, for the likely bounds. Raises as `ask` does.
         """
         said = await self._answered({"explain": key, "pool": pool}, pool, user, past)
-        return msgspec.convert(said, Foreseen)
+        return msgspec.convert(said, Forecast)
 
     async def _answered(self, request: dict[str, Any], pool: str, user: str, past: ReadPast | None = None) -> Any:
         """Return the answer to a request; the request gets the facts of `pool`, unless that is empty."""

@@ -1,7 +1,7 @@
 """Streamed responses: server-sent events and streamed text.
 
 Owns the end of a stream (the writer is done, the client left, the process drains) and its heartbeats. A writer is a
-coroutine that writes to an `Outlet`; it is cancelled when the stream ends for another reason.
+coroutine that writes to a `StreamOutput`; it is cancelled when the stream ends for another reason.
 
 A stream that begins at its end, with what is new from now on, first sends its position as an `id` without `data`. A
 reader keeps that id, and gets no event. So a client whose connection breaks before the first event misses nothing.
@@ -28,7 +28,7 @@ RECONNECT_MS = 2000
 _log = log.get_logger(__name__)
 
 
-class Outlet:
+class StreamOutput:
     """The output of a writer: the body of the response."""
 
     def __init__(self, send: Send, clock: Clock) -> None:
@@ -59,7 +59,7 @@ def _event(data: bytes, id_: str) -> bytes:
     return b"%bdata: %b\n\n" % (f"id: {id_}\n".encode() if id_ else b"", data)
 
 
-Writer = Callable[[Outlet], Awaitable[None]]
+Writer = Callable[[StreamOutput], Awaitable[None]]
 
 
 class PushResponse(Response):
@@ -92,34 +92,34 @@ class PushResponse(Response):
             try:
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
                 if scope["method"] != "HEAD":
-                    await self._push(receive, Outlet(send, self._clock))
+                    await self._push(receive, StreamOutput(send, self._clock))
                     if self.media_type != SSE_TYPE and not self._is_whole:
                         return  # only a closed connection can show a reader of plain text that the text is incomplete
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
             except OSError:
                 return  # the client has left
 
-    async def _push(self, receive: Receive, outlet: Outlet) -> None:
-        ends = [self._write(outlet), _until_left(receive), self._stop.wait()]
+    async def _push(self, receive: Receive, output: StreamOutput) -> None:
+        ends = [self._write(output), _until_left(receive), self._stop.wait()]
         if self.media_type == SSE_TYPE:
-            ends.append(self._beat(outlet))
+            ends.append(self._beat(output))
         await first_of(*ends)
 
-    async def _write(self, outlet: Outlet) -> None:
+    async def _write(self, output: StreamOutput) -> None:
         try:
             if self.media_type == SSE_TYPE:
-                await outlet.write(b"retry: %d\n\n" % RECONNECT_MS)
-            await self._writer(outlet)
+                await output.write(b"retry: %d\n\n" % RECONNECT_MS)
+            await self._writer(output)
             self._is_whole = True
         except TransientError as error:
             # The status is already sent, so the stream just ends; the client reconnects with its last event id.
             _log.warning("stream ended early", kind=self._kind, error=str(error))
 
-    async def _beat(self, outlet: Outlet) -> None:
+    async def _beat(self, output: StreamOutput) -> None:
         while True:
             await self._clock.sleep(HEARTBEAT_S)
-            if self._clock.monotonic() - outlet.sent_at >= HEARTBEAT_S:
-                await outlet.write(b": alive\n\n")
+            if self._clock.monotonic() - output.sent_at >= HEARTBEAT_S:
+                await output.write(b": alive\n\n")
 
 
 async def _until_left(receive: Receive) -> None:

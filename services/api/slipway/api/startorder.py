@@ -7,7 +7,7 @@ placed rank does not block other roles. A rank that ended with exit code 0 is tr
 from collections.abc import Mapping
 
 from slipway.api.schemas import StartOrderView
-from slipway.crd.members import left_ranks, members
+from slipway.crd.members import departed_ranks, members
 from slipway.crd.v1alpha1 import Allocation, RoleSpec
 from slipway.kube.objects import Pod
 from slipway.model.lifecycle import RoleProgress
@@ -15,7 +15,7 @@ from slipway.model.lifecycle import RoleProgress
 
 def ranks_of(allocation: Allocation) -> list[int]:
     """Return the placed ranks of the attempt; before any is placed, those that the spec requests."""
-    gone = left_ranks(allocation)
+    gone = departed_ranks(allocation)
     placed = sorted(member.rank for member in members(allocation) if member.rank not in gone)
     if placed:
         return placed

@@ -18,12 +18,12 @@ import msgspec
 from starlette.requests import HTTPConnection
 
 from slipway.api.access.permissions import VisibleWorkspaces
-from slipway.api.access.refusals import Refusals
+from slipway.api.access.refusals import RefusalLimiter
 from slipway.api.bearer import TokenClaims, bearer, claims_of
 from slipway.api.http_errors import ForbiddenError, UnauthorizedError
 from slipway.api.lookup import Lookup
 from slipway.api.ports import Kube
-from slipway.api.ttl_cache import Recent
+from slipway.api.ttl_cache import LoadingCache
 from slipway.crd.members import members
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
@@ -74,7 +74,7 @@ class TaskTokens:
         kube: Kube,
         lookup: Lookup,
         clock: Clock,
-        refusals: Refusals,
+        refusals: RefusalLimiter,
         *,
         audience: str,
         is_shared: bool = False,
@@ -85,8 +85,8 @@ class TaskTokens:
         self._clock = clock
         self._audience = audience
         self._is_shared = is_shared
-        self._pods = Recent[str, _Pod](clock, ttl_s=TTL_S, keys_max=TOKENS_MAX)
-        self._found = Recent[tuple[str, str], Allocation](clock, ttl_s=FOUND_TTL_S)
+        self._pods = LoadingCache[str, _Pod](clock, ttl_s=TTL_S, keys_max=TOKENS_MAX)
+        self._found = LoadingCache[tuple[str, str], Allocation](clock, ttl_s=FOUND_TTL_S)
         self._reviews = asyncio.Semaphore(REVIEWS_MAX)
 
     async def admit(self, connection: HTTPConnection, *, for_tasks: bool, is_required: bool) -> Caller | None:

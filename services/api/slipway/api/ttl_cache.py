@@ -19,7 +19,7 @@ V = TypeVar("V")
 _KEYS_MAX = 4096
 
 
-class Recent(Generic[K, V]):
+class LoadingCache(Generic[K, V]):
     """A cache whose `get` returns a value that was loaded at most `ttl_s` ago, else loads it."""
 
     def __init__(self, clock: Clock, *, ttl_s: float, keys_max: int = _KEYS_MAX) -> None:
@@ -27,7 +27,7 @@ class Recent(Generic[K, V]):
         self._ttl_s = ttl_s
         self._keys_max = keys_max
         self._values: dict[K, tuple[float, V]] = {}
-        self._loading: WeakValueDictionary[K, _Turn] = WeakValueDictionary()
+        self._loading: WeakValueDictionary[K, _KeyLoads] = WeakValueDictionary()
         """A turn lasts as long as a caller uses it or waits for it."""
 
     async def get(self, key: K, load: Callable[[], Awaitable[V]]) -> V:
@@ -35,7 +35,7 @@ class Recent(Generic[K, V]):
         found = self._fresh(key)
         if found is not None:
             return found[1]
-        turn = self._loading.setdefault(key, _Turn())
+        turn = self._loading.setdefault(key, _KeyLoads())
         async with turn.lock:
             found = self._fresh(key)
             if found is not None:
@@ -68,7 +68,7 @@ class Recent(Generic[K, V]):
             del self._values[next(iter(self._values))]
 
 
-class _Turn:
+class _KeyLoads:
     """The loads of one key, one at a time."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class _Turn:
         """the value was forgotten after the load had begun"""
 
 
-class Remembered(Generic[K, V]):
+class TtlCache(Generic[K, V]):
     """A cache of values that expire after `ttl_s`; beyond `keys_max` values the oldest are removed."""
 
     def __init__(self, clock: Clock, *, ttl_s: float, keys_max: int) -> None:
@@ -103,7 +103,7 @@ class Remembered(Generic[K, V]):
         self._values.pop(key, None)
 
 
-class Seldom:
+class Throttle:
     """Allows an action at most once in `every_s` seconds for each key."""
 
     def __init__(self, clock: Clock, *, every_s: float) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from slipway.crd import totals
+from slipway.crd.daily_usage import KeyUsage
 from slipway.crd.figures import DayUsage
-from slipway.crd.spending import Spent
 from slipway.crd.transitions import id_of, user_of
 from slipway.crd.usage import sum_of, used
 from slipway.crd.v1alpha1 import Allocation
@@ -83,7 +83,7 @@ GPU_TYPE = "gpuType"
 """The dimension for sums by flavor. An allocation has one flavor, but a row of the totals may contain several."""
 Wanted = Mapping[str, str]
 """{workspace, user, pool, queue or kind: the only value that is included}"""
-DIMENSIONS: Mapping[str, Callable[[Spent], str]] = {
+DIMENSIONS: Mapping[str, Callable[[KeyUsage], str]] = {
     "day": lambda spent: spent.day,
     "month": lambda spent: spent.day[:7],
     "workspace": lambda spent: spent.key[0],
@@ -95,20 +95,20 @@ DIMENSIONS: Mapping[str, Callable[[Spent], str]] = {
 }
 
 
-def is_wanted(spent: Spent, wanted: Wanted) -> bool:
+def is_wanted(spent: KeyUsage, wanted: Wanted) -> bool:
     """Whether the usage matches the requested workspace, user, pool, queue and kind."""
     return all(wanted.get(name, "") in ("", value) for name, value in zip(_KEY_NAMES, spent.key, strict=True))
 
 
-def grouped(spent: Iterable[Spent], by: Sequence[str]) -> list[UsageRow]:
+def grouped(spent: Iterable[KeyUsage], by: Sequence[str]) -> list[UsageRow]:
     """Return one row for each group, sorted by the values of `by`."""
-    groups: dict[tuple[str, ...], list[Spent]] = {}
+    groups: dict[tuple[str, ...], list[KeyUsage]] = {}
     for each in _by_gpu_type(spent) if GPU_TYPE in by else spent:
         groups.setdefault(tuple(DIMENSIONS[name](each) for name in by), []).append(each)
     return [_row(dict(zip(by, key, strict=True)), members) for key, members in sorted(groups.items())]
 
 
-def _by_gpu_type(spent: Iterable[Spent]) -> Iterable[Spent]:
+def _by_gpu_type(spent: Iterable[KeyUsage]) -> Iterable[KeyUsage]:
     """Yield the GPU time of each flavor separately, and the GPU time without a known flavor."""
     for each in spent:
         known = each.usage.gpu_types
@@ -124,7 +124,7 @@ def _by_gpu_type(spent: Iterable[Spent]) -> Iterable[Spent]:
             yield msgspec.structs.replace(each, usage=DayUsage(slot_ms=rest), ended=0)
 
 
-def whole(spent: Iterable[Spent]) -> UsageRow:
+def whole(spent: Iterable[KeyUsage]) -> UsageRow:
     """Return the sum of all usage as one row."""
     return _row({}, list(spent))
 
@@ -135,7 +135,7 @@ def raw_rows(allocations: Iterable[Allocation], days: Sequence[str], wanted: Wan
     found: list[RawRow] = []
     for each in sorted(allocations, key=lambda one: (one.metadata.creation_timestamp or "", one.metadata.name)):
         mine = [usage for day, usage in used(each, now).items() if day in span]
-        if mine and is_wanted(Spent(day="", key=totals.key_of(each), usage=DayUsage()), wanted):
+        if mine and is_wanted(KeyUsage(day="", key=totals.key_of(each), usage=DayUsage()), wanted):
             found.append(_raw(each, sum_of(mine)))
     return found
 
@@ -180,7 +180,7 @@ def raw_csv(rows: Sequence[RawRow]) -> str:
     )
 
 
-def _row(by: dict[str, str], members: Sequence[Spent]) -> UsageRow:
+def _row(by: dict[str, str], members: Sequence[KeyUsage]) -> UsageRow:
     usage = sum_of(each.usage for each in members)
     return UsageRow(
         by=by,

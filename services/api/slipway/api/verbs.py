@@ -49,7 +49,7 @@ async def kill(parts: ApiDeps, found: Allocation, *, grace_s: int | None, force:
         grace_s = GRACE_MIN_S
     killed = await parts.changes.kill(found)
     if grace_s is not None:
-        killed = await parts.changes.hurry(killed, grace_s)
+        killed = await parts.changes.shorten_grace(killed, grace_s)
     if force and (lost := await _on_silent_nodes(parts, killed)):
         killed = await parts.changes.forget(killed, lost)
     return killed

@@ -18,7 +18,7 @@ from slipway.crd.v1alpha1 import Allocation, SharedServiceSpec
 from slipway.kube.objects import Pod
 from slipway.model.lifecycle import RankState
 from slipway.model.numbers import number_in
-from slipway.model.standing import word_for
+from slipway.model.state_words import word_for
 
 API_ROOT = "/api/v1"
 

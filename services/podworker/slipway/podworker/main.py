@@ -33,7 +33,7 @@ from slipway.runtime.tasks import TaskGroup
 from slipway.streams.consumer import ConsumerSettings, WorkConsumer
 from slipway.streams.factory import MetricTally, TraceWriter, open_streams, write_behind
 from slipway.streams.ports import Streams, WorkHint
-from slipway.streams.producer import BestEffort
+from slipway.streams.producer import BestEffortWriter
 
 NAME = "podworker"
 BACKOFF_MAX_S = 10.0
@@ -61,7 +61,7 @@ async def build(context: ServiceContext[Settings]) -> None:
     )
     streams = open_streams(settings.whole_redis_url(), clock=context.clock, random=context.random, name=NAME)
     context.resources.push_async_callback(streams.aclose)
-    behind = BestEffort(streams, context.clock, MetricTally())
+    behind = BestEffortWriter(streams, context.clock, MetricTally())
     telemetry.set_sink(TraceWriter(behind))
     if context.once:
         worker = make_worker(kube, settings, context.clock, context.random, extenders=_extenders(context))

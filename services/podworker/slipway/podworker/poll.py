@@ -15,7 +15,7 @@ from slipway.crd.meta import LABEL_ALLOCATION, LABEL_ALLOCATION_UID, LABEL_MANAG
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import ControlPlaneError, InvariantError, StaleError, TransientError
-from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, SERVICES, Owned, Resource, brief
+from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, SERVICES, MetadataOnly, Resource, brief
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Phase
 from slipway.pods.ended import attempt_of
@@ -146,7 +146,7 @@ class Poller:
                 hints.setdefault(hint.key, hint)
         return list(hints.values())
 
-    async def _list_own(self, kind: Resource[Owned]) -> list[Owned]:
+    async def _list_own(self, kind: Resource[MetadataOnly]) -> list[MetadataOnly]:
         # Our objects that belong to no allocation (uploads, usage totals) are not the pod worker's.
         selector = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_ALLOCATION_UID}"
         return (await self._kube.list(kind, label_selector=selector)).items

@@ -58,7 +58,7 @@ from slipway.runtime.clock import Clock, Random
 from slipway.runtime.retry import RetryPolicy
 from slipway.runtime.telemetry import ActiveSpan
 from slipway.streams import keys
-from slipway.streams.consumer import received
+from slipway.streams.consumer import current_entry
 from slipway.streams.ports import WorkHint
 
 DECISIONS_MAX = 5
@@ -434,7 +434,7 @@ class Worker:
         self, name: str, allocation: Allocation, hint_trace: str
     ) -> contextlib.AbstractContextManager[ActiveSpan]:
         """Return a span in the allocation's trace, linked to the hint that caused it and to the previous attempt."""
-        attempt, message = allocation.status.attempt, received()
+        attempt, message = allocation.status.attempt, current_entry()
         links = [hint_trace] if hint_trace else []
         if attempt > 1:
             links.append(attempt_span(allocation.metadata, attempt - 1))

@@ -12,7 +12,7 @@ from enum import StrEnum
 import msgspec
 
 from slipway.crd.facts import CONDITION_ADMITTED, CONDITION_INVALID
-from slipway.crd.members import GangMember, growth_of, is_elastic, left_ranks, members
+from slipway.crd.members import GangMember, departed_ranks, growth_of, is_elastic, members
 from slipway.crd.meta import TEARDOWN_FINALIZER, Condition, condition_of
 from slipway.crd.transitions import CONDITION_STALLED, id_of, leaving_ranks, record, stop_reason, with_status
 from slipway.crd.v1alpha1 import PREEMPTIONS_MAX, Admission, Allocation, Growth, Placement, Preempted, Shrink, Stop
@@ -208,7 +208,7 @@ class Applier:
         is_old = growth is not None and growth.epoch > decision.epoch
         if is_other or is_old or status.phase is not Phase.RUNNING or stop_reason(found) is not None:
             return AppliedEffect(outcome=EffectOutcome.VOID, allocation=found)
-        gone = frozenset(left_ranks(found))
+        gone = frozenset(departed_ranks(found))
         standing = [member for member in members(found) if member.rank not in gone]
         added = _placements(found, decision, nodes)
         if {place.rank for place in added} & (

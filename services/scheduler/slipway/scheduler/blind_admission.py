@@ -9,7 +9,7 @@ is refused, and the object is read after all.
 from slipway.crd.facts import CONDITION_ADMITTED
 from slipway.crd.meta import ANNOTATION_TRACE, ANNOTATION_USER, TEARDOWN_FINALIZER, Condition, ObjectMeta
 from slipway.crd.v1alpha1 import Allocation, AllocationSpec, AllocationStatus, RoleSpec
-from slipway.model.facts import AllocationFact, Untouched
+from slipway.model.facts import AllocationFact, FirstStatusFact
 from slipway.model.ledger import Decision, DecisionKind
 from slipway.model.lifecycle import Kind
 
@@ -51,7 +51,7 @@ def object_of(fact: AllocationFact) -> Allocation | None:
     )
 
 
-def _known_condition(fact: AllocationFact, known: Untouched) -> list[Condition]:
+def _known_condition(fact: AllocationFact, known: FirstStatusFact) -> list[Condition]:
     """Return the condition that already explains why it waits, if there is one."""
     if not known.told_at:
         return []

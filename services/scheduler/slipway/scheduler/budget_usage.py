@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import msgspec
 
 from slipway.crd import totals
+from slipway.crd.daily_usage import gpu_ms, gpus_held, usage_by_key
 from slipway.crd.figures import DayTotals
-from slipway.crd.spending import gather, gpu_ms, gpus_held
 from slipway.crd.usage import DAY_MS, day_of, ms_of
 from slipway.errors import NotFoundError, PermanentError, TransientError
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS
@@ -72,7 +72,7 @@ class BudgetUsage:
         listed = (await self._kube.list(ALLOCATIONS)).items
         stored = await read_days(self._kube, days, self._namespace)
         now = self._clock.now()
-        used = gpu_ms(gather(days, stored, listed, now), self._pool)
+        used = gpu_ms(usage_by_key(days, stored, listed, now), self._pool)
         return QueueUsage(
             at=now,
             days={ms_of(f"{day}T00:00:00Z") / 1000: by_queue for day, by_queue in used.items()},

@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from slipway.crd.specs import Specs
+from slipway.crd.specs import SpecCache
 from slipway.crd.v1alpha1 import ResourcePool
 from slipway.errors import ExpiredError
-from slipway.kube.factpages import Told
+from slipway.kube.factpages import FactRow
 from slipway.kube.facts import Fact, RangesByNamespace, decode_fact, fact_of, object_key, ranges_by_namespace
 from slipway.kube.resources import (
     ALLOCATIONS,
@@ -44,7 +44,7 @@ FIRST: tuple[Resource[Any], ...] = (RESOURCE_POOLS, LIMIT_RANGES)
 LISTED: tuple[Resource[Any], ...] = (NAMESPACES, QUEUES, JOBS, RESOURCE_QUOTAS, NODES, PODS, ALLOCATIONS)
 
 
-async def list_everything(kube: Kube, cluster: Cluster, specs: Specs) -> int:
+async def list_everything(kube: Kube, cluster: Cluster, specs: SpecCache) -> int:
     """Update every table from a consistent LIST; return the version of the LIST of the allocations.
 
     Pools and LimitRanges are listed first, because an allocation's fact depends on the defaults of its pool and of its
@@ -105,7 +105,7 @@ def _is_expected(cluster: Cluster, fact: Fact) -> bool:
     return known.placements.get(fact.rank) == fact.node
 
 
-def store_pages(cluster: Cluster, pages: Iterable[tuple[str, list[Told]]]) -> int:
+def store_pages(cluster: Cluster, pages: Iterable[tuple[str, list[FactRow]]]) -> int:
     """Store the pages of a snapshot of the feed; return the number of objects."""
     count = 0
     for kind, told in pages:
@@ -122,7 +122,7 @@ class _FactInputs(NamedTuple):
 
     pools: dict[str, ResourcePool]
     ranges: RangesByNamespace
-    specs: Specs
+    specs: SpecCache
 
 
 class _ListedFacts:

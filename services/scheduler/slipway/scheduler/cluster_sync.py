@@ -12,9 +12,9 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from slipway.crd.specs import Specs
+from slipway.crd.specs import SpecCache
 from slipway.errors import ControlPlaneError, InvalidError, InvariantError, TransientError
-from slipway.kube.factpages import PageReader, Told
+from slipway.kube.factpages import FactRow, PageReader
 from slipway.kube.resources import ALLOCATIONS
 from slipway.runtime import liveness, log, memory, telemetry
 from slipway.runtime.clock import Clock, Random
@@ -64,7 +64,7 @@ class ClusterSync:
         self._clock = clock
         self._random = random
         self._list_pause_s = list_pause_s
-        self._specs = Specs()
+        self._specs = SpecCache()
         self._changed = asyncio.Event()
         self._poked = asyncio.Event()
         self._listing = asyncio.Lock()
@@ -204,7 +204,7 @@ class ClusterSync:
         of any age.
         """
         begun_at = self._clock.monotonic()
-        reading, told, deltas = PageReader(), list[tuple[str, list[Told]]](), list[Delta]()
+        reading, told, deltas = PageReader(), list[tuple[str, list[FactRow]]](), list[Delta]()
         with memory.loading():
             try:
                 found = await self._reader.resume()

@@ -52,7 +52,7 @@ from slipway.scheduler.ports import LaunchHints
 from slipway.scheduler.recorder import PlanInputs, RecordedTick, Recorder
 from slipway.scheduler.shadow import ShadowPlanner
 from slipway.scheduler.volumes import ClaimReads
-from slipway.streams.hinted import hinted
+from slipway.streams.hint_span import hint_traceparent
 from slipway.streams.ports import WorkHint
 
 HINT_DEADLINE_S = 2.0
@@ -482,7 +482,7 @@ def _hint(result: AppliedEffect) -> WorkHint:
         raise InvariantError("a hint needs an object")
     meta, id_ = result.allocation.metadata, id_of(result.allocation)
     cause = result.traceparent or traceparent_of(meta)
-    return WorkHint(namespace=meta.namespace, allocation=id_, traceparent=hinted(cause, id_))
+    return WorkHint(namespace=meta.namespace, allocation=id_, traceparent=hint_traceparent(cause, id_))
 
 
 def _earlier(first: float | None, second: float | None) -> float | None:

@@ -16,7 +16,7 @@ from slipway.scheduler.standby import SchedulerDeps
 from slipway.streams.factory import MetricTally, TraceWriter, open_streams, write_behind
 from slipway.streams.mac_keys import FEED_PURPOSE, keys_of
 from slipway.streams.ports import Streams
-from slipway.streams.producer import BestEffort
+from slipway.streams.producer import BestEffortWriter
 
 NAME = "scheduler"
 DISCOVER_S = 2.0
@@ -40,7 +40,7 @@ async def build(context: ServiceContext[Settings]) -> None:
     url = settings.whole_redis_url()
     streams = open_streams(url, clock=context.clock, random=context.random, name=NAME, feed_macs=macs)
     context.resources.push_async_callback(streams.aclose)
-    behind = BestEffort(streams, context.clock, MetricTally())
+    behind = BestEffortWriter(streams, context.clock, MetricTally())
     telemetry.set_sink(TraceWriter(behind))
     if context.once:
         await _run_once(make_scheduler(context, kube, streams), behind)
@@ -80,7 +80,7 @@ def compose(context: ServiceContext[Settings], kube: KubeApi, streams: Streams) 
     context.loop(DISCOVER, discover, min_interval_s=DISCOVER_S, max_backoff_s=BACKOFF_MAX_S, required=True)
 
 
-async def _run_once(scheduler: Scheduler, behind: BestEffort) -> None:
+async def _run_once(scheduler: Scheduler, behind: BestEffortWriter) -> None:
     for candidate, _ in await scheduler.discover():
         if not await candidate.run_once():
             _log.info("idle: not leader", pool=candidate.pool)

@@ -10,7 +10,7 @@ Promises: when a read fails, the figures of the last read stay; a pool without `
 
 from collections.abc import Iterable, Sequence
 
-from slipway.crd.spending import UsageStretch, add_left, days_open, days_that_count, stretches
+from slipway.crd.daily_usage import UsageInterval, add_decayed, days_open, undecayed_days, usage_intervals
 from slipway.errors import PermanentError, TransientError
 from slipway.kube.resources import ALLOCATIONS
 from slipway.model.decay import ByUser, DecayedUsage
@@ -45,7 +45,7 @@ class PastUsage:
         self._clock = clock
         self._half_life_ms = 0
         self._next_read = 0.0
-        self._closed: dict[str, list[UsageStretch]] = {}
+        self._closed: dict[str, list[UsageInterval]] = {}
         """{day: its usage} of days whose totals do not grow any more"""
         self._seen = -1
         """the generation of the allocations at the last check"""
@@ -75,7 +75,7 @@ class PastUsage:
         try:
             listed = (await self._kube.list(ALLOCATIONS)).items
             now = self._clock.now()
-            days = days_that_count(now, half_life_ms)
+            days = undecayed_days(now, half_life_ms)
             fresh = [day for day in days if day not in self._closed]
             stored = await read_days(self._kube, fresh, self._namespace)
         except (TransientError, PermanentError) as exc:
@@ -83,7 +83,7 @@ class PastUsage:
             _log.warning("usage for the fair shares not read; the last known usage is used", error=str(exc))
             return
         found = [each for day in days for each in self._closed.get(day, ())]
-        new = list(stretches(fresh, stored, listed, self._pool, now))
+        new = list(usage_intervals(fresh, stored, listed, self._pool, now))
         used = await self._decayed([*found, *new], now, half_life_ms)
         held = gpus_held(self._cluster.allocations.values(), self._pool)
         self._seen = self._cluster.allocations.generation
@@ -97,10 +97,10 @@ class PastUsage:
                 self._closed[each.day].append(each)
         self._next_read = now + READ_S
 
-    async def _decayed(self, found: Sequence[UsageStretch], now: float, half_life_ms: int) -> ByUser:
+    async def _decayed(self, found: Sequence[UsageInterval], now: float, half_life_ms: int) -> ByUser:
         used: dict[str, dict[str, int]] = {}
         for begin in range(0, len(found), AT_ONCE):
-            add_left(used, found[begin : begin + AT_ONCE], now, half_life_ms)
+            add_decayed(used, found[begin : begin + AT_ONCE], now, half_life_ms)
             await self._clock.sleep(0)
         return {queue: dict(sorted(users.items())) for queue, users in sorted(used.items())}
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from slipway.errors import UnavailableError
 from slipway.scheduler.decisions.logfile import line_of
-from slipway.streams.decisions import Caps, DecisionEntry, DecisionLog
+from slipway.streams.decisions import DecisionEntry, DecisionLog, DecisionLogLimits
 from slipway.streams.keys import DECISIONS
 
 OLD_SUFFIX = ".1"
@@ -16,7 +16,7 @@ class StreamSink:
 
     def __init__(self, decisions: DecisionLog, *, size_max: int) -> None:
         self._decisions = decisions
-        self._caps = Caps(entries=DECISIONS.length_max, size=size_max)
+        self._caps = DecisionLogLimits(entries=DECISIONS.length_max, size=size_max)
 
     async def append(self, pool: str, entry: DecisionEntry, *, base: str | None) -> str | None:
         return await self._decisions.append(pool, entry, base=base, caps=self._caps)

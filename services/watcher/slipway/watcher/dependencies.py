@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from slipway.crd.dependencies import is_met, is_the_one, names_of, open_dependencies, records_of
+from slipway.crd.dependencies import is_dependency_target, is_met, names_of, open_dependencies, records_of
 from slipway.crd.transitions import id_of, record, with_status
 from slipway.crd.v1alpha1 import Allocation, DependencyRecord
 from slipway.model.ids import split_allocation_id
@@ -64,7 +64,7 @@ class AwaitedAllocation(NamedTuple):
 
     def matches(self, found: Allocation) -> bool:
         """Whether `found` is this allocation."""
-        return is_the_one(found, self.wanted, by_name=self.is_name)
+        return is_dependency_target(found, self.wanted, by_name=self.is_name)
 
 
 Find = Callable[[str, str], Allocation | None]

@@ -26,7 +26,7 @@ from slipway.errors import (
     TerminatingError,
     TransientError,
 )
-from slipway.kube.objects import StoryEvent
+from slipway.kube.objects import OwnEvent
 from slipway.kube.resources import STORY_EVENTS
 from slipway.model.times import format_time, parse_time
 from slipway.runtime import liveness, log, telemetry
@@ -191,7 +191,7 @@ def _latest(allocation: Allocation) -> float:
     return max((parse_time(each) for each in times if each), default=0.0)
 
 
-def _count_of(event: StoryEvent) -> _Count:
+def _count_of(event: OwnEvent) -> _Count:
     """Return the count in an Event that another process has written."""
     series = event.series
     if series is None or not series.last_observed_time:

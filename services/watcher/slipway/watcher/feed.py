@@ -14,7 +14,7 @@ from typing import Any
 
 from slipway.crd.facts import allocation_fact
 from slipway.crd.meta import LABEL_ALLOCATION_UID, TEARDOWN_FINALIZER
-from slipway.crd.specs import Specs
+from slipway.crd.specs import SpecCache
 from slipway.crd.v1alpha1 import Allocation, ResourcePool
 from slipway.errors import StaleError, TransientError
 from slipway.kube.facts import Fact, encode_fact, fact_of, object_key, ranges_by_namespace
@@ -69,7 +69,7 @@ class ClusterFeed:
         self._lost = lost
         self._resolved: dict[str, AllocationFact] = {}
         """{uid of an unended allocation: its last fact}, from the present spec, pool and LimitRanges"""
-        self._specs = Specs()
+        self._specs = SpecCache()
         self._snapshots = Snapshots(feed, informers, clock, self._fact_now, objects_min=snapshot_objects)
 
     async def publish(self, leadership: Leadership) -> None:

@@ -13,7 +13,7 @@ from slipway.kube.tracing import traceparent_of
 from slipway.runtime import liveness
 from slipway.runtime.clock import Clock
 from slipway.streams import keys
-from slipway.streams.hinted import hinted
+from slipway.streams.hint_span import hint_traceparent
 from slipway.streams.ports import WorkHint
 from slipway.watcher.ports import HintSink, WakeSink
 
@@ -106,4 +106,4 @@ class SchedulerWaker:
 def _cause(allocation: Allocation, *, is_news: bool) -> str:
     """Return the traceparent for the hint: a new span for a new version, else that of the allocation."""
     root = traceparent_of(allocation.metadata)
-    return hinted(root, id_of(allocation)) if is_news else root
+    return hint_traceparent(root, id_of(allocation)) if is_news else root

@@ -15,7 +15,7 @@ from slipway.streams import keys
 from slipway.streams.factory import MetricTally, TraceWriter, open_streams, write_behind
 from slipway.streams.mac_keys import FEED_PURPOSE, keys_of
 from slipway.streams.ports import Streams, WorkStream
-from slipway.streams.producer import BestEffort
+from slipway.streams.producer import BestEffortWriter
 from slipway.watcher.loops import LAG
 from slipway.watcher.settings import Settings
 from slipway.watcher.watcher import Watcher, WatcherDeps
@@ -40,7 +40,7 @@ async def build(context: ServiceContext[Settings]) -> None:
     url = settings.whole_redis_url()
     streams = open_streams(url, clock=context.clock, random=context.random, name=NAME, feed_macs=macs)
     context.resources.push_async_callback(streams.aclose)
-    behind = BestEffort(streams, context.clock, MetricTally())
+    behind = BestEffortWriter(streams, context.clock, MetricTally())
     telemetry.set_sink(TraceWriter(behind))
     archive = LogArchive(open_archive(settings.log_archive_url)) if settings.log_archive_url else None
     if context.once:
@@ -79,7 +79,7 @@ def make_watcher(
     context: ServiceContext[Settings],
     kube: KubeApi,
     streams: Streams,
-    behind: BestEffort,
+    behind: BestEffortWriter,
     archive: LogArchive | None = None,
 ) -> Watcher:
     """Return a watcher on these clients."""
@@ -102,7 +102,7 @@ def compose(
     context: ServiceContext[Settings],
     kube: KubeApi,
     streams: Streams,
-    behind: BestEffort,
+    behind: BestEffortWriter,
     archive: LogArchive | None = None,
 ) -> None:
     """Start a watcher on these clients: real clients in a process, models in the simulation."""

@@ -23,7 +23,7 @@ import msgspec
 from slipway.crd.facts import run_limit
 from slipway.crd.members import unreleased
 from slipway.crd.meta import TEARDOWN_FINALIZER
-from slipway.crd.transitions import HELD, is_released, is_told_held, leaving_ranks, record, with_status
+from slipway.crd.transitions import HELD, is_hold_recorded, is_released, leaving_ranks, record, with_status
 from slipway.crd.usage import carried
 from slipway.crd.v1alpha1 import Allocation, RankStatus
 from slipway.kube.objects import Pod
@@ -183,7 +183,7 @@ def _with_hold(view: ReductionView, allocation: Allocation) -> Allocation:
     """Record a change of `hold` of an allocation with a pending timeout, because a held allocation does not wait."""
     hold = allocation.spec.hold
     is_pending = allocation.status.phase is Phase.PENDING
-    if not allocation.spec.pending_timeout or not is_pending or hold == is_told_held(allocation):
+    if not allocation.spec.pending_timeout or not is_pending or hold == is_hold_recorded(allocation):
         return allocation
     return record(allocation, Event.UPDATED, now=view.now, data={HELD: hold})
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from slipway.errors import ControlPlaneError, InvariantError
-from slipway.kube.factpages import Told, encode_page
+from slipway.kube.factpages import FactRow, encode_page
 from slipway.kube.facts import Fact, object_key
 from slipway.kube.wire import metadata_of
 from slipway.runtime import log
@@ -106,14 +106,14 @@ class Snapshots:
         _log.debug("snapshot of the feed written", epoch=stands.epoch, number=stands.number, objects=count)
         return True
 
-    def _pages(self) -> Iterator[tuple[str, list[Told]]]:
+    def _pages(self) -> Iterator[tuple[str, list[FactRow]]]:
         for resource, store in self._informers.stores():
             items = store.items()
             for start in range(0, len(items), PAGE_OBJECTS):
                 told = [self._encoded(item) for item in items[start : start + PAGE_OBJECTS]]
                 yield resource.plural, [each for each in told if each is not None]
 
-    def _encoded(self, item: Any) -> Told | None:
+    def _encoded(self, item: Any) -> FactRow | None:
         fact = self._fact_of(item)
         if fact is None:
             return None

@@ -30,7 +30,7 @@ from slipway.runtime.health import ProcessHealth
 from slipway.runtime.liveness import Loop
 from slipway.runtime.tasks import TaskGroup
 from slipway.streams.ports import Streams
-from slipway.streams.producer import BestEffort
+from slipway.streams.producer import BestEffortWriter
 from slipway.watcher import ends, loops
 from slipway.watcher.active_standby import ReplicaRole
 from slipway.watcher.consistent_reads import ConsistentReads
@@ -73,7 +73,7 @@ class WatcherDeps:
 
     kube: KubeApi
     streams: Streams
-    behind: BestEffort
+    behind: BestEffortWriter
     clock: Clock
     random: Random
     health: ProcessHealth

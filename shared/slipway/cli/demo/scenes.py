@@ -38,7 +38,7 @@ def notebook(stage: DemoStage) -> DemoLaunch:
     return launched
 
 
-class _AtHome(urllib.request.HTTPRedirectHandler):
+class _SameServerRedirects(urllib.request.HTTPRedirectHandler):
     """Follows redirects to the same server only, because urllib would send the token to any other one too."""
 
     def redirect_request(self, req: urllib.request.Request, *rest: Any, **named: Any) -> Any:
@@ -53,7 +53,7 @@ def _page(url: str, credential: Credential | None) -> tuple[int, str] | None:
     headers = {"Authorization": f"Bearer {credential.token()}"} if credential is not None else {}
     asked = urllib.request.Request(url, headers=headers)  # noqa: S310 - the address of our own API
     try:
-        with urllib.request.build_opener(_AtHome()).open(asked, timeout=5) as answer:
+        with urllib.request.build_opener(_SameServerRedirects()).open(asked, timeout=5) as answer:
             return int(answer.status), answer.read().decode("utf-8", "replace")
     except urllib.error.HTTPError as error:
         error.close()

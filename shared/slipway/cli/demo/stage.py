@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, cast
 
 from slipway.cli import table
-from slipway.cli.background import Background, events_of
+from slipway.cli.background import BackgroundStreams, events_of
 from slipway.cli.launch import made_up_name
 from slipway.cli.terminal import Terminal
 from slipway.cli.verb import CliSession
@@ -111,12 +111,12 @@ class DemoStage:
     def watch(self, launched: DemoLaunch, goals: Collection[str]) -> Json:
         """Show the new events until one of `goals` or the end of the launch; return the allocation."""
         after = self._cursors.get(launched.id, "")
-        with Background(self.session.connect) as background:
+        with BackgroundStreams(self.session.connect) as background:
             background.read("events", lambda api: events_of(api, launched.id, after=after))
             self._show_until(launched, goals, background)
         return self.view(launched)
 
-    def _show_until(self, launched: DemoLaunch, goals: Collection[str], background: Background) -> None:
+    def _show_until(self, launched: DemoLaunch, goals: Collection[str], background: BackgroundStreams) -> None:
         until = time.monotonic() + WATCH_S
         while (left_s := until - time.monotonic()) > 0:
             news = background.next(left_s)

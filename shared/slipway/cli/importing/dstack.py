@@ -17,11 +17,11 @@ from slipway.cli.importing.vocabulary import (
     duration,
     gpu_types,
     image_of_options,
+    missing_variables,
     name_allocation,
     plain_name,
+    provided_variables,
     size,
-    told_variables,
-    untold_variables,
     variables,
 )
 from slipway.model.numbers import number_in
@@ -84,10 +84,10 @@ def configuration(document: ForeignDocument, options: ImportOptions) -> list[Imp
         "DSTACK_GPUS_NUM": str(int(resources.get(GPU, 0)) * count),
         "DSTACK_MASTER_NODE_IP": "$(MASTER_ADDR)",
     }
-    env = {**told_variables(told, script), **variables(root.get("env"))}
+    env = {**provided_variables(told, script), **variables(root.get("env"))}
     if env:
         launch.put("env", env, root.get("env"))
-    if missing := untold_variables("DSTACK_", told, script):
+    if missing := missing_variables("DSTACK_", told, script):
         root.get("commands").lost(
             f"use {', '.join(missing)}, which dstack sets", "not set here; MASTER_ADDR, RANK and WORLD_SIZE are"
         )

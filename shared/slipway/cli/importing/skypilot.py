@@ -15,11 +15,11 @@ from slipway.cli.importing.vocabulary import (
     gpu_types,
     image_of_options,
     in_shell,
+    missing_variables,
     name_allocation,
     plain_name,
+    provided_variables,
     size,
-    told_variables,
-    untold_variables,
     variables,
 )
 from slipway.model.numbers import number_in
@@ -59,10 +59,10 @@ def task(document: ForeignDocument, options: ImportOptions) -> list[ImportedLaun
         "SKYPILOT_NUM_GPUS_PER_NODE": str(gpus),
         "SKYPILOT_TASK_ID": "$(SLIPWAY_ALLOCATION_ID)",
     }
-    env = {**told_variables(told, script), **variables(root.get("envs"))}
+    env = {**provided_variables(told, script), **variables(root.get("envs"))}
     if env:
         launch.put("env", env, root.get("envs"))
-    if missing := untold_variables("SKYPILOT_", told, script):
+    if missing := missing_variables("SKYPILOT_", told, script):
         root.get("run").lost(
             f"uses {', '.join(missing)}, which SkyPilot sets",
             "not set here; MASTER_ADDR is the address of the first rank, python -m slipway.inside hostfile lists all",

@@ -18,12 +18,12 @@ from slipway.cli.importing.vocabulary import (
     GPU,
     gpu_types,
     image_of_options,
+    missing_variables,
     name_allocation,
     name_of,
     plain_name,
+    provided_variables,
     size,
-    told_variables,
-    untold_variables,
 )
 from slipway.errors import InvalidError
 from slipway.model.duration import format_duration
@@ -160,8 +160,8 @@ def _launch(document: ForeignDocument, text: str, options: ImportOptions, index:
     if index is not None:
         told |= {"SLURM_ARRAY_TASK_ID": str(index)}
         _name_index(launch, index)
-    _note_script(root.get("script"), text, untold_variables("SLURM_", told, own))
-    if env := told_variables(told, own):
+    _note_script(root.get("script"), text, missing_variables("SLURM_", told, own))
+    if env := provided_variables(told, own):
         launch.body["env"] = env
     launch.body["files"] = [{"path": FILE, "content": own}]
     role: Json = {"name": "worker", "count": count, "template": main_template(launch, container)}

@@ -128,11 +128,11 @@ def in_shell(script: str, shell: str = "bash") -> list[str]:
     return [shell, "-c", script]
 
 
-def untold_variables(prefix: str, values: Mapping[str, str], script: str) -> list[str]:
+def missing_variables(prefix: str, values: Mapping[str, str], script: str) -> list[str]:
     """Return the other system's variables that the script uses and that are not set here."""
     return [name for name in dict.fromkeys(re.findall(rf"\b{prefix}\w+", script)) if name not in values]
 
 
-def told_variables(values: Mapping[str, str], script: str) -> dict[str, str]:
+def provided_variables(values: Mapping[str, str], script: str) -> dict[str, str]:
     """Return the variables that the other system sets and the script uses."""
     return {name: value for name, value in values.items() if re.search(rf"\b{name}\b", script)}

@@ -8,7 +8,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from slipway.cli import table
-from slipway.cli.place import find_place
+from slipway.cli.cluster_addresses import find_addresses
 from slipway.cli.verb import CliSession, CliVerb
 from slipway.errors import ControlPlaneError
 from slipway.model.duration import parse_duration
@@ -53,7 +53,7 @@ def audit(arguments: argparse.Namespace, session: CliSession) -> int:
     if arguments.listen:
         return command.serve(place, listen=arguments.listen, every_s=arguments.every, for_s=arguments.for_s)
     try:
-        found = command.look(place, for_s=arguments.for_s)
+        found = command.audit_once(place, for_s=arguments.for_s)
     except (ControlPlaneError, OSError) as error:
         session.terminal.note(f"slipway audit: Kubernetes cannot be read: {error}")
         return BLIND
@@ -69,7 +69,7 @@ def audit(arguments: argparse.Namespace, session: CliSession) -> int:
 def _find(kubeconfig: str) -> "AuditTarget":
     from slipway.ops.audit.live.command import AuditTarget
 
-    found = find_place(kubeconfig)
+    found = find_addresses(kubeconfig)
     return AuditTarget(kubeconfig=found.kubeconfig, redis_url=found.redis_url)
 
 

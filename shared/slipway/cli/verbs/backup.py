@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipway.cli import main, table
-from slipway.cli.place import find_place
+from slipway.cli.cluster_addresses import find_addresses
 from slipway.cli.verb import CliSession, CliVerb
 from slipway.errors import InvalidError
 
@@ -61,11 +61,11 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 def backup(arguments: argparse.Namespace, session: CliSession) -> int:
     """Write a backup."""
-    from slipway.ops.backup.command import take
+    from slipway.ops.backup.command import run_backup
 
     path = Path(arguments.output)
     try:
-        counts = take(
+        counts = run_backup(
             _place(arguments), path, with_secrets=not arguments.without_secrets, secrets=tuple(arguments.secret)
         )
     except OSError as error:
@@ -80,12 +80,12 @@ def backup(arguments: argparse.Namespace, session: CliSession) -> int:
 
 def restore(arguments: argparse.Namespace, session: CliSession) -> int:
     """Restore a backup; return 1 when one of its objects could not be restored."""
-    from slipway.ops.backup.command import give
-    from slipway.ops.backup.restore import Done
+    from slipway.ops.backup.command import run_restore
+    from slipway.ops.backup.restore import RestoreOutcome
 
     path = Path(arguments.file)
     try:
-        header, outcomes = give(_place(arguments), path, is_dry=arguments.dry_run)
+        header, outcomes = run_restore(_place(arguments), path, is_dry=arguments.dry_run)
     except OSError as error:
         raise InvalidError(f"{path} cannot be read: {error.strerror}") from error
     terminal = session.terminal
@@ -94,22 +94,22 @@ def restore(arguments: argparse.Namespace, session: CliSession) -> int:
         counts[each.kind, each.done.value] = counts.get((each.kind, each.done.value), 0) + 1
     rows = [[kind, done, str(count)] for (kind, done), count in counts.items()]
     terminal.line(table.render(["KIND", "WHAT", "OBJECTS"], rows, width=WIDTH))
-    told = [each for each in outcomes if each.done is not Done.RESTORED or each.why]
+    told = [each for each in outcomes if each.done is not RestoreOutcome.RESTORED or each.why]
     for each in told[:SHOWN_MAX]:
         where = f"{each.namespace}/{each.name}" if each.namespace else each.name
         terminal.line(f"{each.done.value}: {each.kind} {where}{': ' + each.why if each.why else ''}")
     if len(told) > SHOWN_MAX:
         terminal.line(f"and {len(told) - SHOWN_MAX} more")
     what = "would be restored" if arguments.dry_run else "restored"
-    done = sum(each.done is Done.RESTORED for each in outcomes)
+    done = sum(each.done is RestoreOutcome.RESTORED for each in outcomes)
     terminal.note(f"{done} of {len(outcomes)} objects {what}; the backup is of {header.created_at}")
-    return main.FAILED if any(each.done is Done.FAILED for each in outcomes) else main.OK
+    return main.FAILED if any(each.done is RestoreOutcome.FAILED for each in outcomes) else main.OK
 
 
 def _place(arguments: argparse.Namespace) -> "BackupTarget":
     from slipway.ops.backup.command import BackupTarget
 
-    return BackupTarget(kubeconfig=find_place(arguments.kubeconfig).kubeconfig, namespace=arguments.namespace)
+    return BackupTarget(kubeconfig=find_addresses(arguments.kubeconfig).kubeconfig, namespace=arguments.namespace)
 
 
 VERBS = {"backup": CliVerb(configure_backup, backup), "restore": CliVerb(configure_restore, restore)}

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from slipway.cli import main, table
-from slipway.cli.place import find_place, has_cluster
+from slipway.cli.cluster_addresses import find_addresses, has_cluster
 from slipway.cli.verb import CliSession, CliVerb
 from slipway.cli.verbs.version import own_version
 from slipway.errors import ControlPlaneError, NotFoundError
@@ -26,7 +26,7 @@ from slipway.ops.doctor.finding import Finding, FindingState, failed, is_well, o
 
 if TYPE_CHECKING:
     from slipway.cli.terminal import Terminal
-    from slipway.ops.doctor.command import Inside
+    from slipway.ops.doctor.command import ApiCondition
 
 Json = dict[str, Any]
 PROBE_S = 3.0
@@ -53,9 +53,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace, session: CliSession) -> int:
     """Print the findings; return 1 when a check failed."""
-    from slipway.ops.doctor.command import DoctorTarget, look
+    from slipway.ops.doctor.command import DoctorTarget, diagnose
 
-    found = find_place(arguments.kubeconfig)
+    found = find_addresses(arguments.kubeconfig)
     findings = [*_machine(), *_stack()]
     inside = _api(session, findings)
     place = DoctorTarget(
@@ -65,7 +65,7 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
         inside=inside,
         is_local=found.is_local,
     )
-    findings += look(place)
+    findings += diagnose(place)
     if arguments.output == "json":
         counts = {state.value: sum(each.state is state for each in findings) for state in FindingState}
         rows = [{"check": e.check, "state": e.state.value, "found": e.found, "mend": e.mend} for e in findings]
@@ -119,9 +119,9 @@ def _stack() -> Iterator[Finding]:
             yield failed(check, found + ("" if ready else ", not ready"), mend)
 
 
-def _api(session: CliSession, findings: list[Finding]) -> "Inside | None":
+def _api(session: CliSession, findings: list[Finding]) -> "ApiCondition | None":
     """Check what the api shows to every user, and, for an administrator, its internal state."""
-    from slipway.ops.doctor.command import inside_of
+    from slipway.ops.doctor.command import api_condition_of
 
     server = session.api.server
     try:
@@ -135,7 +135,7 @@ def _api(session: CliSession, findings: list[Finding]) -> "Inside | None":
         findings.append(failed("API", said, advice or f"curl {server.url}/readyz; slipway context ls"))
         return None
     try:
-        return inside_of(session.api.get("/condition"))
+        return api_condition_of(session.api.get("/condition"))
     except NotFoundError:
         mend = "helm upgrade slipway ./helm --namespace slipway-system --reset-then-reuse-values"
         findings.append(warning("inside of the API", "the api is older than this command and does not report it", mend))

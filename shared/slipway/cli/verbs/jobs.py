@@ -12,7 +12,7 @@ from slipway.cli.verb import CliSession, CliVerb, command_line, object_name, ref
 from slipway.cli.verbs import listing
 from slipway.errors import InvalidError
 from slipway.model.numbers import number_in
-from slipway.model.standing import JobState
+from slipway.model.state_words import JobState
 from slipway.sdk import preferences
 
 Json = dict[str, Any]

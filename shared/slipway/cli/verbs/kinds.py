@@ -60,7 +60,7 @@ def execute(kind: str, arguments: argparse.Namespace, session: CliSession) -> in
         return verb.execute(arguments, session)
     body = launch.body_of(kind, arguments, run.command_of(arguments))
     launch.into_workspace(body)
-    upload.bring(session, body, arguments)
+    upload.add_files(session, body, arguments)
     if kind not in SERVICES or arguments.detach or arguments.wait or arguments.dry_run or arguments.as_tool:
         return run.launch_and_follow(session, body, arguments)
     view = session.api.launch(body, key=arguments.key)
@@ -107,7 +107,7 @@ def _serve(session: CliSession, id_: str, arguments: argparse.Namespace) -> int:
         terminal.note(f"{id_} has nothing to show yet; its page will show data when there is some")
     terminal.line(id_ if arguments.quiet else f"{id_}  {session.api.server.url}{reached['links']['proxy']}")
     if arguments.open or not arguments.quiet:
-        open_wait.lead(session, reached, shows=arguments.open)
+        open_wait.open_or_print(session, reached, shows=arguments.open)
     return main.OK
 
 

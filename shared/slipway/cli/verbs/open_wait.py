@@ -31,7 +31,7 @@ def open_page(arguments: argparse.Namespace, session: CliSession) -> int:
         if arguments.port:
             raise InvalidError("--port: name the allocation that has the port")
         session.terminal.line(f"{session.api.server.url}/")
-        lead(session, shows=shows)
+        open_or_print(session, shows=shows)
         return main.OK
     view: Json = session.api.get(f"/allocations/{arguments.id}")
     port = f"{arguments.port}/" if arguments.port else ""
@@ -39,7 +39,7 @@ def open_page(arguments: argparse.Namespace, session: CliSession) -> int:
     if labels.has_ended(view):
         session.terminal.note(f"{labels.summary_of(view)}: there is nothing to open")
         return main.FAILED
-    lead(session, view, port, shows=shows)
+    open_or_print(session, view, port, shows=shows)
     return main.OK
 
 
@@ -50,7 +50,7 @@ def page_of(session: CliSession, view: Json) -> str:
 
 def browse(session: CliSession, view: Json) -> None:
     """Open the allocation's page in a browser, when there is a browser."""
-    lead(session, view, shows=True)
+    open_or_print(session, view, shows=True)
 
 
 def login_link(session: CliSession, view: Json | None = None, below: str = "") -> str:
@@ -72,7 +72,7 @@ def login_link(session: CliSession, view: Json | None = None, below: str = "") -
     return link
 
 
-def lead(session: CliSession, view: Json | None = None, below: str = "", *, shows: bool) -> None:
+def open_or_print(session: CliSession, view: Json | None = None, below: str = "", *, shows: bool) -> None:
     """Open the page in a browser, or print how to open it."""
     has_token = session.api.server.credential is not None
     try:

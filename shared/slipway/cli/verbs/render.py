@@ -8,8 +8,8 @@ import argparse
 from typing import Any, cast
 
 from slipway.cli import main, output
-from slipway.cli.columns import harmless_json
-from slipway.cli.rehearsal import tell
+from slipway.cli.columns import escape_controls_in_json
+from slipway.cli.dry_run import tell
 from slipway.cli.terminal import Terminal
 from slipway.cli.verb import CliSession, CliVerb, allocation_id
 from slipway.cli.verbs.apply import bodies_of, located
@@ -91,7 +91,7 @@ def _print(terminal: Terminal, value: Any, form: str) -> None:
     import json
 
     if form == "json":
-        terminal.raw(harmless_json(json.dumps(value, ensure_ascii=False)) + "\n")
+        terminal.raw(escape_controls_in_json(json.dumps(value, ensure_ascii=False)) + "\n")
         return
     several = cast("list[Any]", value) if isinstance(value, list) else [value]
     for each in several:

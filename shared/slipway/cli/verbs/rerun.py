@@ -43,7 +43,7 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
     """Launch the allocation again, then continue as `run` does."""
     view: Json = session.api.get(f"/allocations/{arguments.id}")
     changes = launch.body_of(str(view["kind"]), arguments, arguments.command)
-    upload.bring(session, changes, arguments)
+    upload.add_files(session, changes, arguments)
     if arguments.workspace and arguments.workspace != view["workspace"] and view["spec"].get("context"):
         raise InvalidError("--workspace: its uploaded files are in another workspace; send them again with --context")
     given = {name for field in ("env", "secrets", "secretValues") for name in changes.get(field, {})}

@@ -9,8 +9,8 @@ import termios
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from slipway.cli import array, equivalents, http, labels, launch, main, output, rehearsal, replicas, upload
-from slipway.cli.follow import Following, wait_until
+from slipway.cli import array, dry_run, equivalents, http, labels, launch, main, output, replicas, upload
+from slipway.cli.follow import AllocationFollower, wait_until
 from slipway.cli.http import new_key
 from slipway.cli.verb import CliSession, CliVerb, allocation_id, command_line, whole_number
 from slipway.errors import AlreadyExistsError, ControlPlaneError, DeadlineError, InvalidError
@@ -89,7 +89,7 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
         return _launch_replicas(session, body, arguments)
     if arguments.array:
         return _launch_array(session, body, arguments)
-    upload.bring(session, body, arguments)
+    upload.add_files(session, body, arguments)
     return launch_and_follow(session, body, arguments)
 
 
@@ -113,7 +113,7 @@ def _launch_replicas(session: CliSession, body: launch.Json, arguments: argparse
         raise InvalidError("--replicas: replicas need a Service; add --service NAME:PORT, such as llm:8000")
     body.setdefault("name", launch.made_up_name("training"))
     body[replicas.FIELD] = arguments.replicas
-    upload.bring(session, body, arguments)
+    upload.add_files(session, body, arguments)
     return launch_and_follow(session, body, arguments)
 
 
@@ -129,7 +129,7 @@ def _launch_array(session: CliSession, body: launch.Json, arguments: argparse.Na
         )
     body.setdefault("name", launch.made_up_name("training"))
     new_job = None if arguments.job else array.job_of(body, wanted)
-    upload.bring(session, body, arguments)
+    upload.add_files(session, body, arguments)
     if new_job is not None:
         _make_job(session, new_job)
     launches = _ArrayLaunches(session, array.common_of(body, wanted), wanted, arguments)
@@ -213,7 +213,7 @@ class _ArrayLaunches:
         if not left:
             return
         launched = f": {array.written(sorted(self._launched))}" if self._launched else ""
-        again = array.words_for_the_rest(self._session.words, self.common, left=left, key=self._key)
+        again = array.command_for_the_rest(self._session.words, self.common, left=left, key=self._key)
         count = f"{len(self._launched)} of {len(self._wanted.indexes)} are launched{launched}"
         rest = "This command launches the rest, and nothing twice:"
         self._session.terminal.note(f"{count}. Left: {array.written(left)}.\n{rest}\n  {again}")
@@ -241,7 +241,7 @@ def launch_and_follow(
     if arguments.dry_run:
         answer = session.api.call("POST", "/allocations", body=body, query={"dryRun": "true"})
         output.write(terminal, "yaml" if arguments.output == "table" else arguments.output, answer)
-        rehearsal.tell(terminal, answer.json())
+        dry_run.tell(terminal, answer.json())
         if replicas.FIELD in body:
             terminal.note(f"this is the first of {body[replicas.FIELD]} replicas")
         return main.OK
@@ -270,7 +270,7 @@ def launch_and_follow(
         if arguments.detach and not arguments.quiet and terminal.is_interactive:
             terminal.note(f"follow it with: {command_line('follow', id_)}")
         return main.OK
-    return Following(session, view, with_logs=True).run()
+    return AllocationFollower(session, view, with_logs=True).run()
 
 
 def configure_follow(parser: argparse.ArgumentParser) -> None:
@@ -284,7 +284,7 @@ def follow(arguments: argparse.Namespace, session: CliSession) -> int:
     if view["kind"] == "shell" and not labels.has_ended(view):
         into = command_line("shell", "open", view["id"])
         session.terminal.note(f"{view['id']} is a shell; for a terminal in it: {into}")
-    return Following(session, view, with_logs=True).run()
+    return AllocationFollower(session, view, with_logs=True).run()
 
 
 VERBS = {"run": CliVerb(configure, execute), "follow": CliVerb(configure_follow, follow)}

@@ -71,7 +71,7 @@ def attach(
 ) -> int:
     """Attach until the program ends or the user detaches; return the program's exit code."""
     from slipway.cli.attach import DETACH_NAME, Attachment
-    from slipway.cli.remote import RemoteSession
+    from slipway.cli.remote import SessionRequest
 
     id_, terminal = str(view["id"]), session.terminal
     if labels.has_ended(view):
@@ -83,7 +83,9 @@ def attach(
     is_tty = sys.stdin.isatty() and not arguments.no_tty
     if is_tty:
         terminal.note(f"{id_}: {DETACH_NAME} detaches, and it goes on")
-    attachment = Attachment(terminal, session.api.server, view["links"]["proxy"], RemoteSession(named, command, is_tty))
+    attachment = Attachment(
+        terminal, session.api.server, view["links"]["proxy"], SessionRequest(named, command, is_tty)
+    )
     code = attachment.run()
     if code is None:
         again = command_line("shell", "open", id_, "--session", attachment.session)

@@ -78,7 +78,7 @@ def describe(arguments: argparse.Namespace, session: CliSession) -> int:
     events = output.items_of(all_events(session, str(view["id"])))
     terminal.line("\nEvents (UTC)")
     for event in events:
-        terminal.line(table.broken(f"  {event_text(event)}", terminal.text_width))
+        terminal.line(table.wrapped(f"  {event_text(event)}", terminal.text_width))
     return main.OK
 
 
@@ -209,13 +209,13 @@ def explain_text(why: Json, *, width: int = 0) -> str:
         lines.append(f"  ahead: {', '.join(ahead)}")
     lines += [f"  {line}" for line in _holders_text(why)]
     foreseen = cast("Json", why.get("foreseen") or {})
-    lines += [f"  {line}" for line in foreseen_text(foreseen)]
+    lines += [f"  {line}" for line in forecast_text(foreseen)]
     for change in cast("list[Json]", [] if foreseen.get("helps") else why.get("change") or []):
         until = f" (until {change['until']})" if change.get("until") else ""
         lines.append(f"  what helps: {change['detail']}{until}")
     for each in cast("list[Json]", why.get("deadlines") or []):
         lines += [f"  {deadline_text(each)}", f"    {each['detail']}"]
-    return "\n".join(table.broken(line, width) for line in lines)
+    return "\n".join(table.wrapped(line, width) for line in lines)
 
 
 def _holders_text(why: Json) -> list[str]:
@@ -230,7 +230,7 @@ def _holders_text(why: Json) -> list[str]:
     return lines
 
 
-def foreseen_text(foreseen: Json) -> list[str]:
+def forecast_text(foreseen: Json) -> list[str]:
     """Return the planner's forecast for a waiting allocation: the GPUs ahead, what helps, the start."""
     if not foreseen:
         return []

@@ -9,7 +9,7 @@ from typing import Any, cast
 from slipway.cli import main, overview, table
 from slipway.cli.gpu_use import read_gpu_use
 from slipway.cli.http import Api
-from slipway.cli.overview import EVERYBODY, ClusterLook
+from slipway.cli.overview import EVERYBODY, ClusterOverview
 from slipway.cli.screen import Screen, whole_screen
 from slipway.cli.terminal import Terminal
 from slipway.cli.verb import CliSession, CliVerb
@@ -38,9 +38,9 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
     terminal = session.terminal
     if not arguments.once and terminal.out.isatty():
         return _stay(arguments.owner or "", session)
-    looking = _Looking(session.api, arguments.owner or "")
+    reader = _OverviewReader(session.api, arguments.owner or "")
     width = terminal.width if terminal.out.isatty() else 0
-    for line in overview.page(looking.look(), table.now(), width=width, paint=_painter(terminal)):
+    for line in overview.page(reader.look(), table.now(), width=width, paint=_painter(terminal)):
         terminal.line(line)
     return main.OK
 
@@ -55,14 +55,14 @@ def _painter(terminal: Terminal) -> Callable[[str, str], str]:
     return paint
 
 
-class _Looking:
+class _OverviewReader:
     """Reads the data of the page from the API; several threads must not use it at once."""
 
     def __init__(self, api: Api, owner: str) -> None:
         self._api = api
         self._owner = owner
 
-    def look(self) -> ClusterLook:
+    def look(self) -> ClusterOverview:
         """Return the current data. Raises ControlPlaneError when an answer is missing."""
         self._owner = self._owner or str(self._api.get("/me")["user"])
         user = "" if self._owner == EVERYBODY else self._owner
@@ -73,16 +73,16 @@ class _Looking:
         has_more = bool(work["metadata"].get("continue"))
         # The GPU use of all users is read: idle allocations of any user may hold GPUs that others wait for.
         use = read_gpu_use(self._api)
-        return ClusterLook(nodes, queues, cast("list[Json]", work["items"]), self._owner, has_more, use)
+        return ClusterOverview(nodes, queues, cast("list[Json]", work["items"]), self._owner, has_more, use)
 
 
-class _LookFeed:
+class _OverviewPoller:
     """A thread that reads the data every two seconds; it keeps the last data, its age, and the last error."""
 
-    def __init__(self, looking: _Looking) -> None:
-        self._looking = looking
+    def __init__(self, reader: _OverviewReader) -> None:
+        self._reader = reader
         self._began_s = time.monotonic()
-        self.last: tuple[ClusterLook, float] | None = None
+        self.last: tuple[ClusterOverview, float] | None = None
         self.trouble = ""
         self.fault: BaseException | None = None
         threading.Thread(target=self._run, daemon=True, name="top").start()
@@ -95,7 +95,7 @@ class _LookFeed:
     def _run(self) -> None:
         while self.fault is None:
             try:
-                self.last = (self._looking.look(), time.monotonic())
+                self.last = (self._reader.look(), time.monotonic())
                 self.trouble = ""
             except TransientError as error:
                 self.trouble = str(error).partition("\n")[0]
@@ -107,7 +107,7 @@ class _LookFeed:
 def _stay(owner: str, session: CliSession) -> int:
     """Redraw the page until a key or Ctrl-C. Raises PermanentError when the server refuses to answer."""
     api = session.connect(is_quiet=True)
-    feed = _LookFeed(_Looking(api, owner))
+    feed = _OverviewPoller(_OverviewReader(api, owner))
     try:
         with whole_screen(session.terminal.out) as screen:
             while feed.fault is None:
@@ -120,7 +120,7 @@ def _stay(owner: str, session: CliSession) -> int:
     raise feed.fault
 
 
-def _lines(feed: _LookFeed, screen: Screen, terminal: Terminal, url: str) -> list[str]:
+def _lines(feed: _OverviewPoller, screen: Screen, terminal: Terminal, url: str) -> list[str]:
     """Return the current lines of the screen: the page, below the time or the error."""
     columns, rows = screen.size
     age = format_duration(float(int(feed.age_s)))

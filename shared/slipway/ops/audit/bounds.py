@@ -27,7 +27,7 @@ from slipway.ops.audit.evidence import (
     AllocationVersion,
     AuditEvidence,
     InvariantViolation,
-    Measured,
+    SizeSample,
     Version,
 )
 
@@ -211,5 +211,5 @@ def _weight(allocation: Allocation) -> int:
     return texts + 40 * uids + 80 * len(status.ranks or ()) + 100 * len(status.conditions)
 
 
-def _mean(samples: Sequence[Measured]) -> float:
+def _mean(samples: Sequence[SizeSample]) -> float:
     return sum(sample.value for sample in samples) / len(samples)

@@ -6,7 +6,7 @@ I10. Pure: evidence in, violations out.
 from collections.abc import Iterator
 
 from slipway.ops.audit.evidence import AuditEvidence, InvariantViolation
-from slipway.ops.audit.holds import ADMIT, Holds
+from slipway.ops.audit.holds import ADMIT, NodeHoldings
 from slipway.ops.audit.quotas import Quotas
 
 
@@ -36,9 +36,9 @@ def quotas_hold(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
                 yield InvariantViolation(invariant="I10", subject=queue, message=message, version=number)
 
 
-def _passing(evidence: AuditEvidence) -> Iterator[tuple[Holds, int, bool]]:
+def _passing(evidence: AuditEvidence) -> Iterator[tuple[NodeHoldings, int, bool]]:
     """Yield (usage, version number, whether it is a version of a ledger) after each relevant version."""
-    holds = Holds()
+    holds = NodeHoldings()
     pods = {change.version.number: change for change in evidence.pods}
     pools = {version.number: pool for version, pool in evidence.pools}
     nodes = {version.number: node for version, node in evidence.nodes}

@@ -27,14 +27,14 @@ from slipway.ops.audit import (
     usage,
 )
 from slipway.ops.audit.evidence import AuditEvidence, InvariantViolation
-from slipway.ops.audit.needs import Need, lacking
+from slipway.ops.audit.evidence_kinds import EvidenceKind, lacking
 
 
 class InvariantCheck(msgspec.Struct, frozen=True):
     """One function that finds violations of an invariant. It runs only when all needed evidence is known."""
 
     find: Callable[[AuditEvidence], Iterator[InvariantViolation]]
-    needs: tuple[Need, ...] = ()
+    needs: tuple[EvidenceKind, ...] = ()
 
     @property
     def name(self) -> str:
@@ -58,10 +58,10 @@ class InvariantVerdict(msgspec.Struct, frozen=True, kw_only=True):
     invariant: Invariant
     violations: tuple[InvariantViolation, ...]
     judged: tuple[str, ...]
-    missing: tuple[Need, ...] = ()
+    missing: tuple[EvidenceKind, ...] = ()
 
 
-_N = Need
+_N = EvidenceKind
 
 INVARIANTS: tuple[Invariant, ...] = (
     Invariant(

@@ -10,7 +10,7 @@ from itertools import pairwise
 from slipway.crd.hashing import key_hash
 from slipway.crd.meta import ANNOTATION_IDEMPOTENCY_KEY, ANNOTATION_USER
 from slipway.model.lifecycle import Phase
-from slipway.ops.audit.evidence import AllocationVersion, Answered, AuditEvidence, InvariantViolation
+from slipway.ops.audit.evidence import AllocationVersion, AuditEvidence, ClientRequest, InvariantViolation
 
 LAUNCH, CANCEL, DELETE = "launch", "cancel", "delete"
 KEY_REUSED = 422
@@ -78,7 +78,7 @@ def keys_launch_once(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
 
 def time_runs_forward(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I19: no client reads an older state than it has seen, and no ended allocation runs again."""
-    seen: dict[tuple[str, str], Answered] = {}
+    seen: dict[tuple[str, str], ClientRequest] = {}
     for answer in sorted(evidence.told, key=_asked):
         if not _is_yes(answer) or not answer.uid or not answer.seq:
             continue
@@ -129,8 +129,8 @@ def launches_are_found(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
             yield _broken("I19", answer.allocation, f"{answer.replica} tells {answer.client} that it does not exist")
 
 
-def _by_key(evidence: AuditEvidence) -> dict[tuple[str, str, str], list[Answered]]:
-    found: dict[tuple[str, str, str], list[Answered]] = {}
+def _by_key(evidence: AuditEvidence) -> dict[tuple[str, str, str], list[ClientRequest]]:
+    found: dict[tuple[str, str, str], list[ClientRequest]] = {}
     for answer in evidence.told:
         if answer.verb == LAUNCH and answer.idempotency_key:
             found.setdefault((answer.workspace, answer.user, answer.idempotency_key), []).append(answer)
@@ -165,7 +165,7 @@ def _are_successors(evidence: AuditEvidence, uids: set[str]) -> bool:
     return there <= 1 and all(evidence.allocations.get(uid) for uid in uids)
 
 
-def _refused(evidence: AuditEvidence, subject: str, answers: Sequence[Answered]) -> Iterator[InvariantViolation]:
+def _refused(evidence: AuditEvidence, subject: str, answers: Sequence[ClientRequest]) -> Iterator[InvariantViolation]:
     """Yield wrong refusals: of the same body that the key has launched, or of another body with the wrong status."""
     first = next((answer for answer in sorted(answers, key=_asked) if _is_yes(answer)), None)
     if first is None:
@@ -183,7 +183,9 @@ def _refused(evidence: AuditEvidence, subject: str, answers: Sequence[Answered])
             yield _broken("I2", subject, f"another body is refused with {answer.status}, not {KEY_REUSED}")
 
 
-def _latest(answers: Sequence[Answered], seen: dict[tuple[str, str], Answered], answer: Answered) -> Answered | None:
+def _latest(
+    answers: Sequence[ClientRequest], seen: dict[tuple[str, str], ClientRequest], answer: ClientRequest
+) -> ClientRequest | None:
     """Return the newest state that this client had received before its request. `seen` is updated to the newest of
     all.
     """
@@ -201,11 +203,11 @@ def _latest(answers: Sequence[Answered], seen: dict[tuple[str, str], Answered], 
     return max(earlier, key=lambda each: each.seq, default=None)
 
 
-def _is_yes(answer: Answered) -> bool:
+def _is_yes(answer: ClientRequest) -> bool:
     return 200 <= answer.status < 300
 
 
-def _asked(answer: Answered) -> float:
+def _asked(answer: ClientRequest) -> float:
     return answer.asked_at
 
 

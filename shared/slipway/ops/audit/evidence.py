@@ -33,21 +33,21 @@ from slipway.ops.audit.records import (
     URL,
     AckedHint,
     AllocationVersion,
-    Answered,
     Canary,
+    ClientPromise,
+    ClientRequest,
     Consumer,
-    Delivered,
+    ContainerRun,
+    EmittedText,
     FencedWrite,
+    HintHistory,
     InvariantViolation,
-    Logged,
-    Measured,
-    Passage,
+    LineRange,
     PodVersion,
-    Printed,
-    Promised,
-    Ran,
-    Restarted,
-    Spoken,
+    PrintedOutput,
+    RestartPeriod,
+    SizeSample,
+    StoredLog,
     Version,
 )
 from slipway.ops.audit.starts import runs_of
@@ -62,12 +62,12 @@ class AuditEvidence(msgspec.Struct, kw_only=True, dict=True):
     appended: Sequence[AllocationEvent] = ()
     """Every entry that was ever appended, in order."""
     requests: Sequence[FencedWrite] = ()
-    containers: Sequence[Ran] = ()
+    containers: Sequence[ContainerRun] = ()
     knows_every_end: bool = True
     """Whether `containers` has the code of every exit. When False, a code of None was not observed and is not
     judged.
     """
-    promises: Sequence[Promised] = ()
+    promises: Sequence[ClientPromise] = ()
     acked: Sequence[AckedHint] = ()
     pending_hints: int = 0
     has_streams: bool = True
@@ -89,18 +89,18 @@ class AuditEvidence(msgspec.Struct, kw_only=True, dict=True):
     """When the last fault ended; None when not known."""
     rest_from: float | None = None
     """Since when no service had work left; None when not known, or never."""
-    answers: Sequence[Answered] = ()
+    answers: Sequence[ClientRequest] = ()
     canaries: Sequence[Canary] = ()
-    spoken: Sequence[Spoken] = ()
-    deliveries: Sequence[Delivered] = ()
+    spoken: Sequence[EmittedText] = ()
+    deliveries: Sequence[HintHistory] = ()
     consumers: Sequence[Consumer] = ()
     interruptions: int = 0
     """Number of interruptions of our work: a process that died or was suspended, a call that failed."""
-    restarts: Sequence[Restarted] = ()
-    measures: Sequence[Measured] = ()
-    logs: Sequence[Logged] | None = None
+    restarts: Sequence[RestartPeriod] = ()
+    measures: Sequence[SizeSample] = ()
+    logs: Sequence[StoredLog] | None = None
     """Every stored log, and the logs read through the api; None when not known."""
-    printed: Sequence[Printed] = ()
+    printed: Sequence[PrintedOutput] = ()
     store_losses: Sequence[tuple[float, float]] = ()
     """Periods of time (start, end). For a container that ended in one of them, the store may have lost lines or refused
     writes.
@@ -118,7 +118,7 @@ class AuditEvidence(msgspec.Struct, kw_only=True, dict=True):
         return found
 
     @cached_property
-    def told(self) -> list[Answered]:
+    def told(self) -> list[ClientRequest]:
         """The answers to clients, each with the uid of its allocation. Answers name only an AllocationID."""
         uids = {str(id_of(history[0].allocation)): uid for uid, history in self.allocations.items()}
         return [
@@ -164,7 +164,7 @@ class AuditEvidence(msgspec.Struct, kw_only=True, dict=True):
         return [(version, msgspec.convert(version.obj, Node)) for version in self.of(NODES)]
 
     @cached_property
-    def runs(self) -> Sequence[Ran]:
+    def runs(self) -> Sequence[ContainerRun]:
         """Every start of a rank's main container: from the machines, or else from the pods' statuses."""
         return self.containers or runs_of(self.pods)
 
@@ -209,21 +209,21 @@ __all__ = [
     "URL",
     "AckedHint",
     "AllocationVersion",
-    "Answered",
     "AuditEvidence",
     "Canary",
+    "ClientPromise",
+    "ClientRequest",
     "Consumer",
-    "Delivered",
+    "ContainerRun",
+    "EmittedText",
     "FencedWrite",
+    "HintHistory",
     "InvariantViolation",
-    "Logged",
-    "Measured",
-    "Passage",
+    "LineRange",
     "PodVersion",
-    "Printed",
-    "Promised",
-    "Ran",
-    "Restarted",
-    "Spoken",
+    "PrintedOutput",
+    "RestartPeriod",
+    "SizeSample",
+    "StoredLog",
     "Version",
 ]

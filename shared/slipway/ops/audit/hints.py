@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from slipway.crd.meta import condition_of
 from slipway.crd.transitions import id_of
-from slipway.ops.audit.evidence import AuditEvidence, Delivered, InvariantViolation
+from slipway.ops.audit.evidence import AuditEvidence, HintHistory, InvariantViolation
 
 DELIVERIES_MAX = 5
 IDLE_MAX_S = 3_600.0
@@ -98,7 +98,7 @@ def hints_are_acked_after_their_effect(evidence: AuditEvidence) -> Iterator[Inva
             )
 
 
-def _overlap(hint: Delivered, other: Delivered, end_at: float) -> bool:
+def _overlap(hint: HintHistory, other: HintHistory, end_at: float) -> bool:
     ends = [at for at in (other.dead_at, other.done_at) if at is not None]
     return hint.added_at < min(ends, default=end_at) and (hint.done_at or end_at) > other.added_at
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from slipway.crd.facts import understood
+from slipway.crd.facts import spec_facts
 from slipway.crd.members import members
 from slipway.crd.v1alpha1 import Allocation, ResourcePool, WireDecision
 from slipway.kube.facts import pod_fact
@@ -16,7 +16,7 @@ ADMIT = "admit"
 _ONE_POD = Resources({PODS: 1})
 
 
-class Holds:
+class NodeHoldings:
     """The usage of nodes as the versions pass by."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Holds:
         self._is_other |= before is None or _counted(before) != _counted(allocation)
         self._allocations[version.uid] = allocation
         if version.uid not in self._roles:
-            roles = understood(allocation, self.pools.get(allocation.spec.pool)).roles
+            roles = spec_facts(allocation, self.pools.get(allocation.spec.pool)).roles
             self._roles[version.uid] = [role.requests for role in roles for _ in range(role.count)]
 
     def take_pod(self, version: Version, pod: Pod) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from slipway.ops.audit.evidence import AuditEvidence, InvariantViolation
-from slipway.ops.audit.records import SETTLE_S, Logged, Passage, Printed
+from slipway.ops.audit.records import SETTLE_S, LineRange, PrintedOutput, StoredLog
 from slipway.streams.keys import LOGS
 from slipway.streams.logpacks import LogLine
 
@@ -23,7 +23,7 @@ _NUMBERED = re.compile(r"(line|state) (\d+)(?= |$)")
 _STATE = "state"
 
 
-def folded(lines: Iterable[LogLine], known: Sequence[Passage] = ()) -> list[Passage]:
+def folded(lines: Iterable[LogLine], known: Sequence[LineRange] = ()) -> list[LineRange]:
     """Return the lines of one log, in reading order, as passages without gap marks. `known` are the earlier
     passages.
     """
@@ -38,7 +38,7 @@ def folded(lines: Iterable[LogLine], known: Sequence[Passage] = ()) -> list[Pass
         if last is not None and _goes_on(last, line.number, printed, is_state=is_state):
             found[-1] = msgspec.structs.replace(last, count=last.count + 1)
         else:
-            found.append(Passage(number=line.number, printed=printed, is_state=is_state))
+            found.append(LineRange(number=line.number, printed=printed, is_state=is_state))
     return found
 
 
@@ -98,12 +98,12 @@ def holes_are_marked(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
             yield _broken(log, f"it has the holes {holes[:3]}, but readers are shown {list(log.marks)[:3]}")
 
 
-def holes_of(log: Logged) -> int:
+def holes_of(log: StoredLog) -> int:
     """Return the number of holes in a log."""
     return len(holes_between(log.passages))
 
 
-def holes_between(passages: Sequence[Passage]) -> list[tuple[int, int]]:
+def holes_between(passages: Sequence[LineRange]) -> list[tuple[int, int]]:
     """Return (number of the first line, how many) of the missing lines before and between passages."""
     holes: list[tuple[int, int]] = []
     last = 0
@@ -139,7 +139,7 @@ def logs_are_whole(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
             yield _missing(ran, f"lines are left out of a log that is within the limit: {numbered[:3]}")
 
 
-def judged(evidence: AuditEvidence) -> Iterator[Printed]:
+def judged(evidence: AuditEvidence) -> Iterator[PrintedOutput]:
     """Yield the containers that ended while the store lost nothing, and recently enough for their logs to be stored."""
     since = evidence.end_at - LOGS.ttl_s + SETTLE_S
     # For a rank that made room and was added again, the last lines are those of the later pod.
@@ -152,12 +152,12 @@ def judged(evidence: AuditEvidence) -> Iterator[Printed]:
             yield ran
 
 
-def _is_gone(evidence: AuditEvidence, ran: Printed) -> bool:
+def _is_gone(evidence: AuditEvidence, ran: PrintedOutput) -> bool:
     versions = evidence.allocations.get(ran.allocation_uid, ())
     return bool(versions) and versions[-1].version.is_deletion
 
 
-def _may_begin_again(evidence: AuditEvidence, log: Logged) -> bool:
+def _may_begin_again(evidence: AuditEvidence, log: StoredLog) -> bool:
     """Whether the store may have lost the position of a log and kept its lines.
 
     Then the log is read again from its beginning, under the same numbers. A reader through the api still receives each
@@ -166,18 +166,18 @@ def _may_begin_again(evidence: AuditEvidence, log: Logged) -> bool:
     return bool(evidence.store_losses) and log.marks is None
 
 
-def _goes_on(last: Passage, number: int, printed: int, *, is_state: bool) -> bool:
+def _goes_on(last: LineRange, number: int, printed: int, *, is_state: bool) -> bool:
     if is_state or last.is_state or number != last.last_number + 1:
         return False
     return printed == last.last_printed + 1 if last.printed else not printed
 
 
-def _broken(log: Logged, message: str) -> InvariantViolation:
+def _broken(log: StoredLog, message: str) -> InvariantViolation:
     where = f"attempt {log.attempt} rank {log.rank}{f' {log.container}' if log.container else ''}"
     return InvariantViolation(invariant="I27", subject=log.allocation, message=f"{where}: {message}")
 
 
-def _missing(ran: Printed, message: str) -> InvariantViolation:
+def _missing(ran: PrintedOutput, message: str) -> InvariantViolation:
     return InvariantViolation(
         invariant="I27", subject=ran.allocation, message=f"attempt {ran.attempt} rank {ran.rank}: {message}"
     )

@@ -14,7 +14,7 @@ from slipway.model.facts import QueueFact
 from slipway.model.mig import slices_in
 from slipway.model.resources import GPU, GPU_MILLI, Resources, counted_gpus
 from slipway.ops.audit.evidence import Version
-from slipway.ops.audit.holds import Holds
+from slipway.ops.audit.holds import NodeHoldings
 
 KNOWN_S = 10.0
 _DEPTH_MAX = 32
@@ -22,7 +22,7 @@ _DEPTH_MAX = 32
 Amounts = dict[str, int]
 
 
-class _Form(msgspec.Struct, frozen=True, kw_only=True):
+class _QueueVersion(msgspec.Struct, frozen=True, kw_only=True):
     """A queue from one version on. `fact` is None when the queue is deleted."""
 
     number: int
@@ -34,10 +34,12 @@ class Quotas:
     """The history of all queues."""
 
     def __init__(self, queues: Iterable[tuple[Version, Queue]]) -> None:
-        self._forms: dict[str, list[_Form]] = {}
+        self._forms: dict[str, list[_QueueVersion]] = {}
         for version, queue in queues:
             fact = None if version.is_deletion else queue_fact(queue)
-            self._forms.setdefault(version.name, []).append(_Form(number=version.number, at=version.at, fact=fact))
+            self._forms.setdefault(version.name, []).append(
+                _QueueVersion(number=version.number, at=version.at, fact=fact)
+            )
 
     @property
     def is_bounded(self) -> bool:
@@ -48,7 +50,7 @@ class Quotas:
             for form in forms
         )
 
-    def broken_by(self, admitted: Sequence[str], holds: Holds, number: int) -> Iterator[tuple[str, str]]:
+    def broken_by(self, admitted: Sequence[str], holds: NodeHoldings, number: int) -> Iterator[tuple[str, str]]:
         """Yield (queue, message) of each broken bound above these allocations, to which a ledger has just given
         places.
         """
@@ -83,7 +85,7 @@ class Quotas:
         until = [*(form.at for form in forms[1:]), float("inf")]
         return [form.fact for form, end in zip(forms, until, strict=True) if end > forms[-1].at - KNOWN_S]
 
-    def _at(self, forms: Sequence[_Form], number: int) -> QueueFact | None:
+    def _at(self, forms: Sequence[_QueueVersion], number: int) -> QueueFact | None:
         found = [form.fact for form in forms if form.number < number]
         return found[-1] if found else None
 
@@ -103,7 +105,7 @@ def _bound(name: str, fact: QueueFact | None, facts: Mapping[str, QueueFact], re
     return min(found, default=None)
 
 
-def _used(holds: Holds, facts: Mapping[str, QueueFact]) -> dict[str, Amounts]:
+def _used(holds: NodeHoldings, facts: Mapping[str, QueueFact]) -> dict[str, Amounts]:
     """Return {queue: the amounts given to it and its descendants}."""
     found: dict[str, Amounts] = {}
     for uid, _, amount in holds.given():

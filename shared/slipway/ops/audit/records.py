@@ -71,7 +71,7 @@ class FencedWrite(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str = ""
 
 
-class Ran(msgspec.Struct, frozen=True, kw_only=True):
+class ContainerRun(msgspec.Struct, frozen=True, kw_only=True):
     """One start of a rank's main container, as observed by the machine."""
 
     allocation_uid: str
@@ -83,7 +83,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
     code: int | None = None
 
 
-class Promised(msgspec.Struct, frozen=True, kw_only=True):
+class ClientPromise(msgspec.Struct, frozen=True, kw_only=True):
     """A promise to a client: `launched`, `cancelled` or `deleted`."""
 
     kind: str
@@ -103,7 +103,7 @@ class AckedHint(msgspec.Struct, frozen=True, kw_only=True):
     process: str = ""
 
 
-class Answered(msgspec.Struct, frozen=True, kw_only=True):
+class ClientRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request of a client and its answer. Unknown or absent values are empty."""
 
     at: float
@@ -147,7 +147,7 @@ class Canary(msgspec.Struct, frozen=True, kw_only=True):
     """The place where it was planted, in words."""
 
 
-class Spoken(msgspec.Struct, frozen=True, kw_only=True):
+class EmittedText(msgspec.Struct, frozen=True, kw_only=True):
     """A text that left our services. `place` is one of PLACES; `name` is the key, object, line or series."""
 
     place: str
@@ -157,7 +157,7 @@ class Spoken(msgspec.Struct, frozen=True, kw_only=True):
     """The workspace of the text; empty when it belongs to the whole installation."""
 
 
-class Delivered(msgspec.Struct, frozen=True, kw_only=True):
+class HintHistory(msgspec.Struct, frozen=True, kw_only=True):
     """The history of one work hint: how often it was delivered, and when it was done or became a dead letter."""
 
     hint: str
@@ -181,14 +181,14 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
     idle_s: float
 
 
-class Restarted(msgspec.Struct, frozen=True, kw_only=True):
+class RestartPeriod(msgspec.Struct, frozen=True, kw_only=True):
     """A period in which all our services were stopped and started, and no workload was changed."""
 
     begun_at: float
     ended_at: float
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
+class SizeSample(msgspec.Struct, frozen=True, kw_only=True):
     """One sample of a size. `kind` is STREAM_BYTES (subject: an AllocationID) or RSS_BYTES (subject: a process)."""
 
     kind: str
@@ -197,7 +197,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     value: float
 
 
-class Passage(msgspec.Struct, frozen=True, kw_only=True):
+class LineRange(msgspec.Struct, frozen=True, kw_only=True):
     """Consecutive stored lines of one log. `printed` is the rank's own number of the first line; 0 when the lines have
     no such number. `is_state` marks one line that is rewritten with carriage returns.
     """
@@ -218,7 +218,7 @@ class Passage(msgspec.Struct, frozen=True, kw_only=True):
         return self.printed + self.count - 1 if self.printed else 0
 
 
-class Logged(msgspec.Struct, frozen=True, kw_only=True):
+class StoredLog(msgspec.Struct, frozen=True, kw_only=True):
     """The stored content of one log. `end` is the number in its position."""
 
     allocation: str
@@ -226,7 +226,7 @@ class Logged(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     rank: int
     container: str = ""
-    passages: Sequence[Passage]
+    passages: Sequence[LineRange]
     end: int
     is_ended: bool
     is_unread: bool = False
@@ -235,7 +235,7 @@ class Logged(msgspec.Struct, frozen=True, kw_only=True):
     """(first number, how many) of each gap that a reader of the api was shown; None when it was read from the store."""
 
 
-class Printed(msgspec.Struct, frozen=True, kw_only=True):
+class PrintedOutput(msgspec.Struct, frozen=True, kw_only=True):
     """The output of one start of a rank's main container, as the machine knows it: lines numbered from 1."""
 
     allocation: str

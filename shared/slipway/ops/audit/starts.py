@@ -7,12 +7,12 @@ from slipway.crd.roleresources import MAIN_CONTAINER
 from slipway.kube.objects import ContainerState, Pod
 from slipway.model.times import parse_time
 from slipway.ops.audit.labels import attempt_of, owner_of, rank_of
-from slipway.ops.audit.records import PodVersion, Ran
+from slipway.ops.audit.records import ContainerRun, PodVersion
 
 
-def runs_of(pods: Iterable[PodVersion]) -> list[Ran]:
+def runs_of(pods: Iterable[PodVersion]) -> list[ContainerRun]:
     """Return one entry per pod whose main container has started."""
-    found: dict[str, Ran] = {}
+    found: dict[str, ContainerRun] = {}
     for change in pods:
         pod = change.pod
         if not owner_of(pod):
@@ -29,12 +29,12 @@ def runs_of(pods: Iterable[PodVersion]) -> list[Ran]:
     return list(found.values())
 
 
-def _ran(change: PodVersion, state: ContainerState, known: Ran | None) -> Ran:
+def _ran(change: PodVersion, state: ContainerState, known: ContainerRun | None) -> ContainerRun:
     pod, at = change.pod, change.version.at
     said = state.running.started_at if state.running is not None else None
     if state.terminated is not None:
         said = state.terminated.started_at
-    ran = known or Ran(
+    ran = known or ContainerRun(
         allocation_uid=owner_of(pod),
         attempt=attempt_of(pod),
         rank=rank_of(pod),
@@ -46,8 +46,8 @@ def _ran(change: PodVersion, state: ContainerState, known: Ran | None) -> Ran:
     return _ended(ran, at, None) if change.version.is_deletion else ran
 
 
-def _ended(ran: Ran, at: float, code: int | None) -> Ran:
-    return Ran(
+def _ended(ran: ContainerRun, at: float, code: int | None) -> ContainerRun:
+    return ContainerRun(
         allocation_uid=ran.allocation_uid,
         attempt=ran.attempt,
         rank=ran.rank,

@@ -29,7 +29,7 @@ def usage_is_exact(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
             yield InvariantViolation(invariant="I26", subject="/".join(whose), message=message)
 
 
-def was_let_go(history: list[Allocation]) -> bool:
+def was_released(history: list[Allocation]) -> bool:
     """Whether the allocation ended and had the last finalizer, which is removed now."""
     last = history[-1]
     had_it = any(TEARDOWN_FINALIZER in each.metadata.finalizers for each in history)
@@ -43,7 +43,7 @@ def _expected(evidence: AuditEvidence) -> Sums:
         if versions[-1].version.is_deletion:
             # Its last state still shows the finalizer, because removing the finalizer was the deletion.
             history[-1] = _unheld(history[-1])
-        if not was_let_go(history):
+        if not was_released(history):
             continue
         for day, bill in bills_of(history[-1]).items():
             usage, ended = sums.get((day, bill.key), (DayUsage(), 0))

@@ -25,7 +25,7 @@ class Kube(Lists, Protocol):
     """The calls to Kubernetes."""
 
 
-class Taker:
+class BackupJob:
     """Takes one backup. With `with_secrets`, it contains Secrets; `secrets` are names of further Secrets of the
     services' namespace.
     """

@@ -12,9 +12,9 @@ from slipway.kube import client
 from slipway.kube.client import KubeClient
 from slipway.model.times import format_time
 from slipway.ops.backup import file
-from slipway.ops.backup.backup import Taker
+from slipway.ops.backup.backup import BackupJob
 from slipway.ops.backup.file import FORMAT, Header
-from slipway.ops.backup.restore import Giver, RestoredObject
+from slipway.ops.backup.restore import RestoredObject, RestoreJob
 from slipway.runtime.clock import SystemClock, SystemRandom
 from slipway.runtime.service import version
 
@@ -31,7 +31,7 @@ class BackupTarget(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = "slipway-system"
 
 
-def take(place: BackupTarget, path: Path, *, with_secrets: bool, secrets: tuple[str, ...]) -> dict[str, int]:
+def run_backup(place: BackupTarget, path: Path, *, with_secrets: bool, secrets: tuple[str, ...]) -> dict[str, int]:
     """Write a backup, and return {kind: number of objects}.
 
     Raises:
@@ -42,7 +42,7 @@ def take(place: BackupTarget, path: Path, *, with_secrets: bool, secrets: tuple[
 
     async def work(kube: KubeClient) -> dict[str, int]:
         began = clock.now()
-        lines = await Taker(kube, place.namespace, with_secrets=with_secrets, secrets=secrets).take()
+        lines = await BackupJob(kube, place.namespace, with_secrets=with_secrets, secrets=secrets).take()
         header = Header(
             slipway_backup=FORMAT, created_at=format_time(began), version=version(), namespace=place.namespace
         )
@@ -55,7 +55,7 @@ def take(place: BackupTarget, path: Path, *, with_secrets: bool, secrets: tuple[
     return _connected(place, work)
 
 
-def give(place: BackupTarget, path: Path, *, is_dry: bool) -> tuple[Header, list[RestoredObject]]:
+def run_restore(place: BackupTarget, path: Path, *, is_dry: bool) -> tuple[Header, list[RestoredObject]]:
     """Restore a backup.
 
     Raises:
@@ -69,14 +69,14 @@ def give(place: BackupTarget, path: Path, *, is_dry: bool) -> tuple[Header, list
         )
 
     async def work(kube: KubeClient) -> list[RestoredObject]:
-        giver = Giver(kube, SystemClock(), place.namespace, is_dry=is_dry)
+        giver = RestoreJob(kube, SystemClock(), place.namespace, is_dry=is_dry)
         if not is_dry and (held := await giver.running()):
             raise InvalidError(
                 f"services are running ({', '.join(held)}) and would treat restored work as new; stop them first: "
                 f"kubectl --namespace {place.namespace} scale deployment --replicas 0 --selector "
                 "'app.kubernetes.io/component in (api,scheduler,podworker,watcher)'"
             )
-        return await giver.give(lines)
+        return await giver.restore(lines)
 
     return header, _connected(place, work)
 

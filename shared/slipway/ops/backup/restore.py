@@ -44,7 +44,7 @@ TRIES = 5
 PAUSE_S = 0.5
 
 
-class Done(StrEnum):
+class RestoreOutcome(StrEnum):
     """The result for one object."""
 
     RESTORED = "restored"
@@ -60,7 +60,7 @@ class RestoredObject(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     namespace: str
     name: str
-    done: Done
+    done: RestoreOutcome
     why: str = ""
 
 
@@ -68,7 +68,7 @@ class Kube(Gets, Lists, Creates, Patches, ReplacesStatus, Deletes, Protocol):
     """The calls to Kubernetes."""
 
 
-class Giver:
+class RestoreJob:
     """Restores one backup. With `is_dry`, it only reports what it would do."""
 
     def __init__(self, kube: Kube, clock: Clock, namespace: str, *, is_dry: bool = False) -> None:
@@ -90,7 +90,7 @@ class Giver:
         after = await self._leases()
         return sorted(name for name, version in before.items() if after.get(name, version) != version)
 
-    async def give(self, lines: list[BackupLine]) -> list[RestoredObject]:
+    async def restore(self, lines: list[BackupLine]) -> list[RestoredObject]:
         """Restore every object in the order of the backup. A failure is reported, and the other objects are still
         restored.
         """
@@ -104,25 +104,25 @@ class Giver:
         meta = line.object.metadata
         resource = kinds.RESOURCES.get(line.kind)
         if resource is None:
-            return _outcome(line, Done.FAILED, "this command does not know the kind")
+            return _outcome(line, RestoreOutcome.FAILED, "this command does not know the kind")
         if meta.deletion_timestamp:
             if line.kind == kinds.WORKSPACES.kind:
                 self._ending.add(meta.name)
-            return _outcome(line, Done.LEFT_OUT, "it was being deleted")
+            return _outcome(line, RestoreOutcome.LEFT_OUT, "it was being deleted")
         if meta.namespace in self._ending:
-            return _outcome(line, Done.LEFT_OUT, "its namespace was being deleted")
+            return _outcome(line, RestoreOutcome.LEFT_OUT, "its namespace was being deleted")
         try:
             found = await self._find(resource, meta)
             if found is not None:
                 self._uids[meta.uid] = found.metadata.uid
                 return await self._present(line, resource, found)
             if self._is_dry:
-                return _outcome(line, Done.RESTORED, _lost_values(line.object))
+                return _outcome(line, RestoreOutcome.RESTORED, _lost_values(line.object))
             return await self._create(line, resource)
         except AlreadyExistsError:
-            return _outcome(line, Done.PRESENT)
+            return _outcome(line, RestoreOutcome.PRESENT)
         except ControlPlaneError as error:
-            return _outcome(line, Done.FAILED, str(error))
+            return _outcome(line, RestoreOutcome.FAILED, str(error))
 
     async def _present(self, line: BackupLine, resource: Any, found: BackupObject) -> RestoredObject:
         """Keep an existing object. Only a namespace gets the label of a workspace, as the setup does, a pool the epoch
@@ -131,20 +131,20 @@ class Giver:
         if line.kind == kinds.kind_of(kinds.KEPT_POOLS) and (status := _continued(line.object, found)):
             if not self._is_dry:
                 await self._write_status(resource, found, status)
-            return _outcome(line, Done.PRESENT, f"its ledger continues at epoch {status['epoch']}")
+            return _outcome(line, RestoreOutcome.PRESENT, f"its ledger continues at epoch {status['epoch']}")
         if line.kind == kinds.kind_of(kinds.KEPT_ALLOCATIONS) and _is_unfinished(line.object, found):
             lost = _lost_values(line.object)
             if not self._is_dry:
                 await self._finish(line.object, found, is_cancelled=bool(lost))
-            return _outcome(line, Done.RESTORED, lost or "an earlier restore created it without its status")
+            return _outcome(line, RestoreOutcome.RESTORED, lost or "an earlier restore created it without its status")
         is_unlabelled = found.metadata.labels.get(LABEL_WORKSPACE) != "true"
         if line.kind != kinds.WORKSPACES.kind or not is_unlabelled:
-            return _outcome(line, Done.PRESENT)
+            return _outcome(line, RestoreOutcome.PRESENT)
         if not self._is_dry:
             annotations = {**line.object.metadata.annotations, **found.metadata.annotations}
             patch: RawObject = {"metadata": {"labels": {LABEL_WORKSPACE: "true"}, "annotations": annotations}}
             await self._kube.patch(kinds.KEPT_NAMESPACES, found.metadata.name, patch)
-        return _outcome(line, Done.LABELLED)
+        return _outcome(line, RestoreOutcome.LABELLED)
 
     async def _create(self, line: BackupLine, resource: Any) -> RestoredObject:
         kept = line.object
@@ -153,7 +153,7 @@ class Giver:
             made = await self._made(resource, self._allocation(kept))
             await self._whole(resource, made, self._finish(kept, made, is_cancelled=bool(lost)))
             self._uids[kept.metadata.uid] = made.metadata.uid
-            return _outcome(line, Done.RESTORED, lost)
+            return _outcome(line, RestoreOutcome.RESTORED, lost)
         body = msgspec.to_builtins(kept)
         body.pop("status", None)
         body["metadata"] = self._meta(kept.metadata)
@@ -163,7 +163,7 @@ class Giver:
         if line.kind == kinds.kind_of(kinds.KEPT_POOLS) and (status := _continued(kept, made)):
             await self._whole(resource, made, self._write_status(resource, made, status))
         self._uids[kept.metadata.uid] = made.metadata.uid
-        return _outcome(line, Done.RESTORED)
+        return _outcome(line, RestoreOutcome.RESTORED)
 
     async def _made(self, resource: Any, body: RawObject) -> BackupObject:
         """Create an object, with retries.
@@ -320,6 +320,6 @@ def _fence(made: BackupObject) -> RawObject:
     return {**found, "namespace": meta.namespace} if meta.namespace else found
 
 
-def _outcome(line: BackupLine, done: Done, why: str = "") -> RestoredObject:
+def _outcome(line: BackupLine, done: RestoreOutcome, why: str = "") -> RestoredObject:
     meta = line.object.metadata
     return RestoredObject(kind=line.kind, namespace=meta.namespace, name=meta.name, done=done, why=why)

@@ -19,8 +19,8 @@ from slipway.model.times import parse_time
 from slipway.ops.doctor import redis
 from slipway.ops.doctor.clocks import judge_skew
 from slipway.ops.doctor.finding import Finding, failed, ok, skipped, warning
-from slipway.ops.doctor.installed import Installed, judge_version
-from slipway.ops.doctor.running import RunningSystem, judge_door
+from slipway.ops.doctor.installed import InstalledRelease, judge_version
+from slipway.ops.doctor.running import RunningSystem, judge_task_listener
 from slipway.runtime.clock import Clock, Random, SystemClock, SystemRandom
 from slipway.runtime.service import version
 from slipway.streams.factory import open_streams
@@ -36,7 +36,7 @@ HALF_SECOND = 0.5
 """A Date header is truncated to whole seconds, so half a second is added."""
 
 
-class InsideIssuer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ApiIssuerCondition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The api's report about the issuer of single sign-on. `ahead_s`: the issuer's clock minus the api's."""
 
     issuer: str
@@ -45,7 +45,7 @@ class InsideIssuer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ahead_s: float | None = None
 
 
-class Inside(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ApiCondition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The api's report about itself (`GET /api/v1/condition`)."""
 
     version: str = ""
@@ -55,7 +55,7 @@ class Inside(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     has_redis: bool = False
     redis: ServerHealth | None = None
     redis_error: str = ""
-    issuer: InsideIssuer | None = None
+    issuer: ApiIssuerCondition | None = None
     task_listen: str = ""
     task_door_answers: bool | None = None
 
@@ -70,19 +70,19 @@ class DoctorTarget(msgspec.Struct, frozen=True, kw_only=True):
     kubeconfig: str | None = None
     redis_url: str = ""
     namespace: str = "slipway-system"
-    inside: Inside | None = None
+    inside: ApiCondition | None = None
     is_local: bool = False
 
 
-def look(place: DoctorTarget) -> list[Finding]:
+def diagnose(place: DoctorTarget) -> list[Finding]:
     """Return every finding."""
     return asyncio.run(examine(place, SystemClock(), SystemRandom()))
 
 
-def inside_of(answer: object) -> Inside:
+def api_condition_of(answer: object) -> ApiCondition:
     """Decode the api's report; missing fields get their defaults. Raises InvalidError."""
     try:
-        return msgspec.convert(answer, Inside)
+        return msgspec.convert(answer, ApiCondition)
     except msgspec.ValidationError as error:
         raise InvalidError(f"the api sent an unexpected answer: {error}") from error
 
@@ -137,13 +137,13 @@ async def _server(kube: KubeClient, clock: Clock, findings: list[Finding]) -> fl
 async def _cluster(
     kube: KubeClient, place: DoctorTarget, clock: Clock, ahead_s: float, findings: list[Finding]
 ) -> None:
-    installed = Installed(kube, place.namespace, version())
+    installed = InstalledRelease(kube, place.namespace, version())
     running = RunningSystem(kube, clock, place.namespace, ahead_s)
     accounts = {} if place.is_local else await installed.accounts()
     findings += await installed.definitions()
     elastic = await running.elastic_pools()
     if accounts:
-        inside = place.inside or Inside()
+        inside = place.inside or ApiCondition()
         used = {"auth=kubernetes": inside.auth == "kubernetes", "execEnabled=true": inside.exec_enabled}
         used["autoscaling=true"] = bool(elastic)
         settings = [setting for setting, is_used in used.items() if is_used]
@@ -154,7 +154,7 @@ async def _cluster(
         said = f"no service account of Slipway in namespace {place.namespace}: the services use a kubeconfig, or run "
         "elsewhere"
         findings.append(warning("accounts", said, "name the right namespace: slipway doctor --namespace NAME"))
-    findings += await running.furnished()
+    findings += await running.basic_objects()
     findings += await running.autoscaling(elastic)
     findings += await running.leases()
 
@@ -213,16 +213,16 @@ async def _unresolved(url: str) -> str:
     return ""
 
 
-def _inside(inside: Inside, clock: Clock) -> Iterator[Finding]:
+def _inside(inside: ApiCondition, clock: Clock) -> Iterator[Finding]:
     yield judge_version("version of the api", inside.version, version(), "use the command of the same release")
     if inside.time:
         yield judge_skew("clock of the api", parse_time(inside.time) - clock.now(), "the api's node", margin_s=1.0)
     if inside.issuer is not None:
         yield from judge_issuer(inside.issuer)
-    yield judge_door(inside.task_listen, inside.task_door_answers)
+    yield judge_task_listener(inside.task_listen, inside.task_door_answers)
 
 
-def judge_issuer(issuer: InsideIssuer) -> Iterator[Finding]:
+def judge_issuer(issuer: ApiIssuerCondition) -> Iterator[Finding]:
     """Check that the api reaches the issuer, can use its published keys, and agrees with it on the time."""
     if issuer.error:
         known = f" ({issuer.keys} keys are cached)" if issuer.keys else ""

@@ -15,7 +15,7 @@ from slipway.errors import DeniedError, NotFoundError
 from slipway.kube.ports import Creates, Gets, Lists
 from slipway.kube.resources import SUBJECT_ACCESS_REVIEWS
 from slipway.ops.doctor.finding import Finding, failed, ok, skipped, warning
-from slipway.ops.doctor.objects import ACCOUNTS, DEFINITIONS, DEPLOYMENTS, POLICIES, POLICY_BINDINGS, Plain
+from slipway.ops.doctor.objects import ACCOUNTS, DEFINITIONS, DEPLOYMENTS, POLICIES, POLICY_BINDINGS, AnyObject
 from slipway.ops.doctor.rights import ACCOUNTS as SERVICES
 from slipway.ops.doctor.rights import SETTING_OF, Right, RightScope, optional_rights, rights_of
 from slipway.runtime.tasks import TaskGroup
@@ -35,7 +35,7 @@ class Kube(Gets, Lists, Creates, Protocol):
     """The calls to Kubernetes."""
 
 
-class Installed:
+class InstalledRelease:
     """The installed objects of one release. `release` is known after a call of `accounts`."""
 
     def __init__(self, kube: Kube, namespace: str, own_version: str) -> None:
@@ -57,7 +57,7 @@ class Installed:
                 findings.append(skipped(f"crd {name}", "you have no permission to read it", _as_admin("get", "crds")))
         return findings
 
-    def _definition(self, name: str, manifest: Mapping[str, Any], found: Plain) -> Finding:
+    def _definition(self, name: str, manifest: Mapping[str, Any], found: AnyObject) -> Finding:
         check, mend = f"crd {name}", f"{APPLY}/{name}.yaml   (or: {self._upgrade()})"
         versions = {each["name"]: each for each in found.spec.get("versions") or ()}
         ours = versions.get(API_VERSION)
@@ -165,7 +165,7 @@ class Installed:
         found = {item.metadata.labels.get(COMPONENT, ""): item for item in listed.items}
         return [self._service(name, found.get(name)) for name in SERVICES]
 
-    def _service(self, name: str, found: Plain | None) -> Finding:
+    def _service(self, name: str, found: AnyObject | None) -> Finding:
         check, where = f"service {name}", f"--namespace {self._namespace}"
         if found is None:
             mend = f"{self._upgrade()}   (nothing to do when it runs as a CronJob)"

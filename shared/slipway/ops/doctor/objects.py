@@ -8,7 +8,7 @@ from slipway.crd.meta import ObjectMeta, RawObject
 from slipway.kube.resources import CRDS, Resource
 
 
-class Plain(msgspec.Struct, frozen=True, kw_only=True):
+class AnyObject(msgspec.Struct, frozen=True, kw_only=True):
     """An object of any kind."""
 
     metadata: ObjectMeta
@@ -21,8 +21,8 @@ class Plain(msgspec.Struct, frozen=True, kw_only=True):
         return next((str(each.get("status", "")) for each in found if each.get("type") == type_), "")
 
 
-def _plain(group: str, plural: str, kind: str, *, namespaced: bool) -> Resource[Plain]:
-    return Resource(group=group, version="v1", plural=plural, kind=kind, namespaced=namespaced, struct=Plain)
+def _plain(group: str, plural: str, kind: str, *, namespaced: bool) -> Resource[AnyObject]:
+    return Resource(group=group, version="v1", plural=plural, kind=kind, namespaced=namespaced, struct=AnyObject)
 
 
 DEFINITIONS = _plain(CRDS.group, CRDS.plural, CRDS.kind, namespaced=False)

@@ -45,7 +45,7 @@ class RunningSystem:
             for item in (await self._kube.list(NAMESPACES, label_selector=f"{LABEL_WORKSPACE}=true")).items
         ]
 
-    async def furnished(self) -> list[Finding]:
+    async def basic_objects(self) -> list[Finding]:
         """Check pools, queues, workspaces and nodes."""
         try:
             pools = [item.metadata.name for item in (await self._kube.list(RESOURCE_POOLS)).items]
@@ -155,7 +155,7 @@ class RunningSystem:
         return now - parse_time(lease.spec.renew_time) if lease.spec.renew_time else now
 
 
-def judge_door(listen: str, answers: bool | None) -> Finding:
+def judge_task_listener(listen: str, answers: bool | None) -> Finding:
     """Judge the tasks' door, from the api's report about itself."""
     if not listen:
         return warning(

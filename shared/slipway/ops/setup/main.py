@@ -3,7 +3,7 @@
 import sys
 
 from slipway.kube import client
-from slipway.ops.setup.furnish import Furnisher
+from slipway.ops.setup.initial_objects import InitialObjects
 from slipway.ops.setup.settings import Settings
 from slipway.runtime import service
 from slipway.runtime.service import ServiceContext
@@ -24,7 +24,7 @@ async def build(context: ServiceContext[Settings]) -> None:
             settings.kubeconfig or None, clock=context.clock, random=context.random, user_agent="slipway-setup"
         )
     )
-    await Furnisher(kube, context.clock).furnish(
+    await InitialObjects(kube, context.clock).create_missing(
         pools=settings.setup_pools, queues=settings.setup_queues, workspaces=settings.setup_workspaces
     )
 

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from slipway.api.webhooks import delivery, routing
-from slipway.api.webhooks.delivery import Courier, DeliveryLimits
+from slipway.api.webhooks.delivery import DeliveryLimits, WebhookDispatcher
 from slipway.api.webhooks.formats import BodyFormat
 from slipway.api.webhooks.hook import Config, Webhook
 from slipway.api.webhooks.registry import WebhookRegistry
-from slipway.api.webhooks.routing import Router
+from slipway.api.webhooks.routing import WebhookRouter
 from slipway.api.webhooks.sender import DeliveryResult, Message
 from slipway.errors import DeniedError
 from slipway.kube.errors import Verb
@@ -113,13 +113,15 @@ class Office:
 
     async def _serve(self, name: str, limits: DeliveryLimits, stop: ServiceStop) -> None:
         queues, registry = MemoryStreams(self.server).webhooks(name), self.a_registry()
-        courier = Courier(queues, registry, self.receivers, clock=self.clock, random=SeededRandom(name), limits=limits)
-        router = Router(queues, registry, self.clock, routed=courier.wake)
+        dispatcher = WebhookDispatcher(
+            queues, registry, self.receivers, clock=self.clock, random=SeededRandom(name), limits=limits
+        )
+        router = WebhookRouter(queues, registry, self.clock, routed=dispatcher.wake)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(registry.run(stop))
-            tasks.create_task(courier.run(stop))
+            tasks.create_task(dispatcher.run(stop))
             tasks.create_task(self._loop(router.step, stop))
-            tasks.create_task(self._loop(lambda: courier.step(is_first=router.is_first), stop))
+            tasks.create_task(self._loop(lambda: dispatcher.step(is_first=router.is_first), stop))
 
     async def _loop(self, step: Callable[[], Awaitable[float]], stop: ServiceStop) -> None:
         while not stop.is_set():

@@ -25,7 +25,7 @@ class OnePod:
     async def lines(self, uid: str, container: str, query: LogQuery, *, previous: bool) -> AsyncGenerator[bytes, None]:
         yield f"{uid} {container} {query.tail} {previous}\n".encode()
 
-    def entered(self, uid: str, container: str, command: Sequence[str]) -> tuple[Program, Shim]:
+    def exec_program(self, uid: str, container: str, command: Sequence[str]) -> tuple[Program, Shim]:
         raise NotFoundError("to a real API server no command is run")
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from slipway.local.node.logs import FILES, KEPT_BYTES, LINE_BYTES, ContainerLog, LogQuery, last_words, normal_time, read
+from slipway.local.node.logs import FILES, KEPT_BYTES, LINE_BYTES, ContainerLog, LogQuery, log_end, normal_time, read
 from tests.support.clock import FakeClock
 
 
@@ -144,7 +144,7 @@ async def test_a_limit_of_bytes_is_kept(tmp_path: Path):
     writer.close()
     assert await text_of(tmp_path, limit_bytes=5) == "one\nt"
     assert await text_of(tmp_path, tail=0) == ""
-    assert last_words(tmp_path) == "one\ntwo\n"
+    assert log_end(tmp_path) == "one\ntwo\n"
 
 
 async def test_a_log_that_is_not_there_is_empty(tmp_path: Path):

@@ -21,7 +21,7 @@ def a_pod(gang: str, rank: int = 0) -> NodePod:
 def told(ports: RendezvousPorts, pod: NodePod, value: str = str(MASTER_PORT)) -> str:
     """The MASTER_PORT that the pod starts with."""
     env: list[dict[str, Any]] = [{"name": "A", "value": "29500"}, {"name": "MASTER_PORT", "value": value}]
-    found = ports.told({"name": "main", "env": env}, pod)["env"]
+    found = ports.with_gang_port({"name": "main", "env": env}, pod)["env"]
     assert found[0] == env[0]
     return str(found[1]["value"])
 

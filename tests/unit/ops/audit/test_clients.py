@@ -18,13 +18,13 @@ from slipway.ops.audit.evidence import (
     RSS_BYTES,
     STREAM_BYTES,
     AckedHint,
-    Answered,
     Canary,
+    ClientRequest,
     Consumer,
-    Delivered,
-    Measured,
-    Restarted,
-    Spoken,
+    EmittedText,
+    HintHistory,
+    RestartPeriod,
+    SizeSample,
 )
 from tests.support.history import BEGUN, History, running
 
@@ -34,11 +34,11 @@ def told(history: History, **known: Any) -> list[str]:
     return list(dict.fromkeys(violation.invariant for violation in audit(history.evidence(**known))))
 
 
-def keyed(history: History, name: str = "job", key: str = "k") -> Answered:
+def keyed(history: History, name: str = "job", key: str = "k") -> ClientRequest:
     """A launch with a key, and its answer."""
     notes = {ANNOTATION_IDEMPOTENCY_KEY: key_hash(key), ANNOTATION_USER: "ada"}
     made = history.launch(name, meta={"annotations": notes})
-    return Answered(
+    return ClientRequest(
         at=history.now,
         asked_at=history.now - 1,
         client="c1",
@@ -87,9 +87,9 @@ def test_an_acknowledged_launch_exists() -> None:
     assert told(history, answers=[msgspec.structs.replace(answer, uid="nobody", idempotency_key="")]) == ["I1"]
 
 
-def read(seq: int, at: float, **changes: Any) -> Answered:
+def read(seq: int, at: float, **changes: Any) -> ClientRequest:
     """A read of the job."""
-    known = Answered(
+    known = ClientRequest(
         at=at + 0.5,
         asked_at=at,
         client="c1",
@@ -138,10 +138,10 @@ def test_workspaces_keep_apart() -> None:
     """I22: no string of one workspace is in an answer to another, nor in its stored data."""
     history = History()
     canary = Canary(text="canary-of-a", workspace="a", planted="a label")
-    to_a = Answered(at=1, client="c1", workspace="a", verb="list", status=200, text="... canary-of-a ...")
+    to_a = ClientRequest(at=1, client="c1", workspace="a", verb="list", status=200, text="... canary-of-a ...")
     assert told(history, canaries=[canary], answers=[to_a]) == []
     assert told(history, canaries=[canary], answers=[msgspec.structs.replace(to_a, workspace="b")]) == ["I22"]
-    kept = Spoken(place=REDIS, name="slipway:alloc:x", text="canary-of-a", workspace="b")
+    kept = EmittedText(place=REDIS, name="slipway:alloc:x", text="canary-of-a", workspace="b")
     assert told(history, canaries=[canary], spoken=[kept]) == ["I22"]
 
 
@@ -152,9 +152,9 @@ def test_secrets_stay_where_they_are() -> None:
     history.launch(env={"PASSWORD": canary.text})
     assert told(history, canaries=[canary]) == []
     for place in (LOG, EVENT, REDIS):
-        spoken = Spoken(place=place, name="x", text=f"PASSWORD={canary.text}")
+        spoken = EmittedText(place=place, name="x", text=f"PASSWORD={canary.text}")
         assert told(history, canaries=[canary], spoken=[spoken]) == ["I23"]
-    url = Answered(at=1, verb="get", url=f"/x?token={canary.text}", status=404)
+    url = ClientRequest(at=1, verb="get", url=f"/x?token={canary.text}", status=404)
     found = audit(history.evidence(canaries=[canary], answers=[url]))
     assert [violation.invariant for violation in found] == ["I23"]
     assert canary.text not in str(found)
@@ -162,10 +162,10 @@ def test_secrets_stay_where_they_are() -> None:
     assert told(history, canaries=[canary]) == ["I23"]
 
 
-def hint(number: int, **changes: Any) -> Delivered:
+def hint(number: int, **changes: Any) -> HintHistory:
     """A hint that was done at once."""
     at = BEGUN + number
-    known = Delivered(hint=f"0:{number}-0", allocation="a", times=1, added_at=at, done_at=at + 0.1)
+    known = HintHistory(hint=f"0:{number}-0", allocation="a", times=1, added_at=at, done_at=at + 0.1)
     return msgspec.structs.replace(known, **changes)
 
 
@@ -218,10 +218,10 @@ def test_a_restart_changes_nothing() -> None:
     history.run()
     begun = history.now
     history.pod(0, node="n1", **running(begun))
-    spans = [Restarted(begun_at=begun, ended_at=begun + 10)]
+    spans = [RestartPeriod(begun_at=begun, ended_at=begun + 10)]
     assert told(history, restarts=spans) == ["I25"]
     assert told(history, restarts=spans, has_writers=False) == []
-    later = [Restarted(begun_at=history.now, ended_at=history.now + 10)]
+    later = [RestartPeriod(begun_at=history.now, ended_at=history.now + 10)]
     assert told(history, restarts=later) == []
     history.step(Event.TERMINATING)
     assert "I25" in told(history, restarts=later)
@@ -231,10 +231,10 @@ def test_sizes_are_bounded() -> None:
     """I24: the size of a live allocation's stream, and the memory of a process over time, are bounded."""
     history = History()
     name = str(id_of(history.launch()))
-    sample = Measured(kind=STREAM_BYTES, subject=name, at=1, value=8_000)
+    sample = SizeSample(kind=STREAM_BYTES, subject=name, at=1, value=8_000)
     assert told(history, measures=[sample]) == []
     assert told(history, measures=[msgspec.structs.replace(sample, value=9_000)]) == ["I24"]
-    flat = [Measured(kind=RSS_BYTES, subject="watcher", at=60 * count, value=1e8) for count in range(20)]
+    flat = [SizeSample(kind=RSS_BYTES, subject="watcher", at=60 * count, value=1e8) for count in range(20)]
     assert told(history, measures=flat) == []
     steep = [msgspec.structs.replace(each, value=1e8 + each.at * 1e5) for each in flat]
     assert told(history, measures=steep) == ["I24"]

@@ -11,7 +11,7 @@ from slipway.local.apiserver.store import Commit
 from slipway.ops.audit.evidence import ALLOCATIONS as ALLOCATIONS_NAME
 from slipway.ops.audit.evidence import PODS as PODS_NAME
 from slipway.ops.audit.live.collector import HistoryCollector
-from slipway.ops.audit.live.objects import Metadata, Observed, changed_at
+from slipway.ops.audit.live.objects import Metadata, ObservedObject, changed_at
 from tests.support.kube_core import CoreKube
 from tests.support.small_cluster import a_client, a_core, furnish, launch
 from tests.support.virtual_time import VirtualClock, run_virtual
@@ -142,7 +142,7 @@ def test_an_object_is_as_old_as_its_server_notes() -> None:
     time in it. An allocation that must stop is never old."""
 
     def changed(**fields: object) -> float:
-        return changed_at(msgspec.convert({"metadata": {}, **fields}, Observed), 1_000_000.0)
+        return changed_at(msgspec.convert({"metadata": {}, **fields}, ObservedObject), 1_000_000.0)
 
     created = {"creationTimestamp": "1970-01-01T00:01:00Z"}
     noted = {**created, "managedFields": [{"time": "1970-01-01T00:02:00Z"}, {"time": "1970-01-01T00:03:00Z"}]}
@@ -154,6 +154,6 @@ def test_an_object_is_as_old_as_its_server_notes() -> None:
 
 def test_what_a_config_map_holds_is_not_kept() -> None:
     """The data of a ConfigMap is not recorded: the evidence is about objects, not about users' data."""
-    read = msgspec.convert({"metadata": {"name": "x"}, "data": {"secret": "s"}}, Observed)
+    read = msgspec.convert({"metadata": {"name": "x"}, "data": {"secret": "s"}}, ObservedObject)
     assert read.body == {"metadata": {"name": "x"}}
     assert Metadata(name="x").version == 0

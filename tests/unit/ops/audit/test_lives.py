@@ -12,8 +12,8 @@ from slipway.crd.v1alpha1 import Preempted, Release, Stop
 from slipway.model.lifecycle import Event, Phase, RankState
 from slipway.model.times import format_time
 from slipway.ops.audit.check import BY_ID, INVARIANTS, audit, verdicts
-from slipway.ops.audit.evidence import ALLOCATIONS, CONFIG_MAPS, PODS, FencedWrite, Promised, Ran
-from slipway.ops.audit.needs import Need
+from slipway.ops.audit.evidence import ALLOCATIONS, CONFIG_MAPS, PODS, ClientPromise, ContainerRun, FencedWrite
+from slipway.ops.audit.evidence_kinds import EvidenceKind
 from tests.support.history import BEGUN, History, exited, running
 
 Story = Callable[[History], None]
@@ -332,7 +332,7 @@ def test_a_promised_launch_that_is_nowhere_is_told() -> None:
     """I1: a promised launch that never existed, or is gone without a delete, is a violation; a deleted one is not."""
     history = History()
     uid = history.launch().metadata.uid
-    promise = Promised(kind="launched", uid=uid, version=3, at=history.now)
+    promise = ClientPromise(kind="launched", uid=uid, version=3, at=history.now)
     assert told(history, promises=[promise]) == set()
     lost = msgspec.structs.replace(promise, uid="nobody")
     assert told(history, promises=[lost]) == {"I1"}
@@ -348,7 +348,9 @@ def test_what_runs_on_after_its_end_is_told() -> None:
     uid = history.allocation().metadata.uid
     history.spec(desired="Stopped")
     history.finish(result="Canceled", reason="Killed")
-    ran = Ran(allocation_uid=uid, attempt=1, rank=0, pod_uid="p", started_at=BEGUN, ended_at=history.now + 20, code=0)
+    ran = ContainerRun(
+        allocation_uid=uid, attempt=1, rank=0, pod_uid="p", started_at=BEGUN, ended_at=history.now + 20, code=0
+    )
     other = msgspec.structs.replace(ran, rank=1, pod_uid="q")
     usual = [ran, other]
     assert not told(history, containers=usual) & {"I12", "I13"}
@@ -428,7 +430,7 @@ def test_what_can_not_be_judged_is_said() -> None:
     found = {verdict.invariant.id: verdict for verdict in verdicts(History().evidence())}
     assert list(found) == [invariant.id for invariant in INVARIANTS]
     assert found["I2"].judged == ()
-    assert found["I2"].missing == (Need.ANSWERS,)
+    assert found["I2"].missing == (EvidenceKind.ANSWERS,)
     assert found["I3"].judged == ("one live pod per rank",)
 
 

@@ -8,13 +8,13 @@ import pytest
 
 from slipway.crd.transitions import id_of
 from slipway.ops.audit.check import audit
-from slipway.ops.audit.evidence import Logged, Passage, Printed
+from slipway.ops.audit.evidence import LineRange, PrintedOutput, StoredLog
 from slipway.ops.audit.logs import folded
 from slipway.streams.logpacks import LogLine
 from tests.support.history import BEGUN, History
 
 LOST = ((0.0, BEGUN + 11.0),)
-TEN = (Passage(number=1, printed=1, count=10),)
+TEN = (LineRange(number=1, printed=1, count=10),)
 
 
 def a_line(number: int, text: str, *, missing: int = 0) -> LogLine:
@@ -23,7 +23,7 @@ def a_line(number: int, text: str, *, missing: int = 0) -> LogLine:
 
 
 def told(
-    passages: Sequence[Passage] | None = TEN,
+    passages: Sequence[LineRange] | None = TEN,
     *,
     marks: Sequence[tuple[int, int]] | None = None,
     is_ended: bool = True,
@@ -45,7 +45,7 @@ def told(
     history.finish()
     uid, versions = next(iter(history.evidence().allocations.items()))
     name = str(id_of(versions[-1].allocation))
-    printed = Printed(
+    printed = PrintedOutput(
         allocation=name,
         allocation_uid=uid,
         attempt=1,
@@ -57,10 +57,10 @@ def told(
         is_lost=is_lost,
         ended_first=ended_first,
     )
-    logs: list[Logged] = []
+    logs: list[StoredLog] = []
     if passages is not None:
         last = passages[-1].last_number if passages else 0
-        log = Logged(
+        log = StoredLog(
             allocation=name,
             attempt=1,
             rank=0,
@@ -90,7 +90,7 @@ def test_a_whole_log_breaks_nothing() -> None:
 def test_a_counted_hole_breaks_nothing() -> None:
     """A counted gap breaks nothing: in a log larger than its share, lines are missing where the numbers jump, and
     readers get the count."""
-    holed = (Passage(number=1, printed=1, count=3), Passage(number=8, printed=8, count=3))
+    holed = (LineRange(number=1, printed=1, count=3), LineRange(number=8, printed=8, count=3))
     assert told(holed, fits=False, marks=((4, 4),)) == []
 
 
@@ -100,20 +100,20 @@ def test_states_of_a_line_that_goes_on_have_more_than_one_number() -> None:
     passages = folded(a_line(number, text) for number, text in enumerate(lines, 1))
     assert [(each.printed, each.count) for each in passages] == [(1, 1), (2, 1), (2, 1), (3, 1)]
     assert told(passages, lines=3, states=2) == []
-    assert told((Passage(number=5, printed=4, count=2),), lines=5, states=2, store_losses=LOST) == []
+    assert told((LineRange(number=5, printed=4, count=2),), lines=5, states=2, store_losses=LOST) == []
 
 
 @pytest.mark.parametrize(
     ("passages", "what"),
     [
-        ((Passage(number=1, printed=1, count=5), Passage(number=5, printed=6, count=5)), "stored after"),
-        ((Passage(number=1, printed=1, count=5), Passage(number=6, printed=5, count=6)), "is stored again"),
-        ((Passage(number=1, printed=1, count=5), Passage(number=6, printed=7, count=4)), "1 lines are missing"),
-        ((Passage(number=1, printed=1, count=5), Passage(number=8, printed=7, count=4)), "2 are counted"),
-        ((Passage(number=1, printed=2, count=9),), "0 are counted"),
-        ((Passage(number=1, printed=1, count=9),), "ends with line 9 of 10"),
+        ((LineRange(number=1, printed=1, count=5), LineRange(number=5, printed=6, count=5)), "stored after"),
+        ((LineRange(number=1, printed=1, count=5), LineRange(number=6, printed=5, count=6)), "is stored again"),
+        ((LineRange(number=1, printed=1, count=5), LineRange(number=6, printed=7, count=4)), "1 lines are missing"),
+        ((LineRange(number=1, printed=1, count=5), LineRange(number=8, printed=7, count=4)), "2 are counted"),
+        ((LineRange(number=1, printed=2, count=9),), "0 are counted"),
+        ((LineRange(number=1, printed=1, count=9),), "ends with line 9 of 10"),
         (
-            (Passage(number=1, printed=1, count=4), Passage(number=8, printed=8, count=3)),
+            (LineRange(number=1, printed=1, count=4), LineRange(number=8, printed=8, count=3)),
             "left out of a log that is within the limit",
         ),
         ((), "ends with line 0 of 10"),
@@ -121,7 +121,7 @@ def test_states_of_a_line_that_goes_on_have_more_than_one_number() -> None:
     ],
     ids=["out of order", "doubled", "uncounted", "miscounted", "late", "end missing", "left out", "empty", "absent"],
 )
-def test_a_log_that_is_not_true_is_told(passages: Sequence[Passage] | None, what: str) -> None:
+def test_a_log_that_is_not_true_is_told(passages: Sequence[LineRange] | None, what: str) -> None:
     """A false log is a violation, which names the error."""
     assert what in " ".join(told(passages))
 
@@ -134,7 +134,7 @@ def test_a_log_that_is_not_said_to_be_whole_is_told() -> None:
 
 def test_a_reader_who_is_not_told_of_a_hole_is_told() -> None:
     """A reader who does not get a gap's count, or gets a wrong one, is a violation."""
-    holed = (Passage(number=1, printed=1, count=3), Passage(number=8, printed=8, count=3))
+    holed = (LineRange(number=1, printed=1, count=3), LineRange(number=8, printed=8, count=3))
     assert "it has the holes" in " ".join(told(holed, fits=False, marks=()))
     assert "it has the holes" in " ".join(told(holed, fits=False, marks=((4, 3),)))
 
@@ -143,12 +143,12 @@ def test_what_the_store_has_lost_is_not_asked_for() -> None:
     """After a loss of the store, a container that had ended by then may have no log, but no false one; the log of a
     later one must be complete."""
     assert told(None, ended_at=BEGUN + 10.0, store_losses=LOST) == []
-    assert told((Passage(number=6, printed=6, count=5),), ended_at=BEGUN + 10.0, store_losses=LOST) == []
-    assert "is missing" not in " ".join(told((Passage(number=1, printed=1),), store_losses=LOST))
+    assert told((LineRange(number=6, printed=6, count=5),), ended_at=BEGUN + 10.0, store_losses=LOST) == []
+    assert "is missing" not in " ".join(told((LineRange(number=1, printed=1),), store_losses=LOST))
     assert "none of" in " ".join(told(None, ended_at=BEGUN + 12.0, store_losses=LOST))
     assert "stored again" in " ".join(
         told(
-            (Passage(number=1, printed=1, count=5), Passage(number=6, printed=1, count=5)),
+            (LineRange(number=1, printed=1, count=5), LineRange(number=6, printed=1, count=5)),
             store_losses=LOST,
         )
     )
@@ -168,18 +168,18 @@ def test_nothing_is_asked_of_a_log_that_the_store_lost_and_nobody_can_read() -> 
 def test_a_log_whose_place_was_lost_is_stored_again_and_read_once() -> None:
     """A log whose position was lost is stored again under the same numbers, so that readers recognize repeats; without
     a loss, or for a reader, it is a repeat."""
-    again = (Passage(number=1, printed=1, count=6), Passage(number=1, printed=1, count=10))
+    again = (LineRange(number=1, printed=1, count=6), LineRange(number=1, printed=1, count=10))
     assert told(again, store_losses=LOST, ended_at=BEGUN + 12.0) == []
     assert "stored after" in " ".join(told(again))
     assert "stored after" in " ".join(told(again, store_losses=LOST, marks=()))
-    other = (Passage(number=1, printed=1, count=6), Passage(number=1, printed=3, count=8))
+    other = (LineRange(number=1, printed=1, count=6), LineRange(number=1, printed=3, count=8))
     assert "0 are counted" in " ".join(told(other, store_losses=LOST))
 
 
 def test_an_end_that_could_not_be_read_is_told_to_readers_only_after_a_fault() -> None:
     """An end that is marked as unread is allowed only after a fault. Without one it is missing, also for a pod that
     ended by itself, because its node keeps the log until the pod is deleted."""
-    short = (Passage(number=1, printed=1, count=4),)
+    short = (LineRange(number=1, printed=1, count=4),)
     assert told(short, is_unread=True, interruptions=1) == []
     assert "ends with line 4" in " ".join(told(short, is_unread=True))
     assert "ends with line 4" in " ".join(told(short, is_unread=True, interruptions=1, ended_first=True))
@@ -189,7 +189,7 @@ def test_an_end_that_could_not_be_read_is_told_to_readers_only_after_a_fault() -
 def test_a_pod_of_which_the_store_lost_every_line_keeps_its_numbers() -> None:
     """When the store lost every line of a pod, the next pod of the rank begins with its first line under the next
     number; a rank that started once does not."""
-    tail = [Passage(number=15, printed=1, count=10)]
+    tail = [LineRange(number=15, printed=1, count=10)]
     assert told(tail, more_starts=1) == []
     assert told(tail) != []
 
@@ -198,10 +198,10 @@ def test_the_log_of_a_rank_that_came_back_goes_on_with_a_first_line() -> None:
     """The log of a restarted rank continues with a first line, once for each restart; a repeated state of a rewritten
     line of the previous pod is no start."""
     first = (
-        Passage(number=1, printed=1, count=5),
-        Passage(number=6, printed=5, count=1, is_state=True),
-        Passage(number=7, printed=6, count=5),
+        LineRange(number=1, printed=1, count=5),
+        LineRange(number=6, printed=5, count=1, is_state=True),
+        LineRange(number=7, printed=6, count=5),
     )
-    again = (*first, Passage(number=12, printed=1, count=10))
+    again = (*first, LineRange(number=12, printed=1, count=10))
     assert told(again, states=1, more_starts=1) == []
     assert "stored again" in " ".join(told(again, states=1))

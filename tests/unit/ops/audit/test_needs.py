@@ -9,7 +9,7 @@ import pytest
 
 from slipway.ops.audit.check import INVARIANTS, verdicts
 from slipway.ops.audit.evidence import AuditEvidence, Canary
-from slipway.ops.audit.needs import Need, lacking
+from slipway.ops.audit.evidence_kinds import EvidenceKind, lacking
 from tests.chaos import spoken
 from tools.reference.invariants import PLACES
 
@@ -44,22 +44,22 @@ def given(path: str) -> Iterator[tuple[str, ast.expr]]:
 
 
 @pytest.mark.parametrize(("place", "known"), PLACES, ids=[name for name, _ in PLACES])
-def test_a_place_knows_what_its_code_gives(place: str, known: frozenset[Need]) -> None:
+def test_a_place_knows_what_its_code_gives(place: str, known: frozenset[EvidenceKind]) -> None:
     evidence = AuditEvidence(versions=())
     for path in GIVERS[place]:
         for name, value in given(path):
             best = value.value if isinstance(value, ast.Constant) else BEST.get(name, ("something",))
             setattr(evidence, name, CANARIES.get(place, best) if name == "canaries" else best)
-    assert known == frozenset(Need) - lacking(evidence)
+    assert known == frozenset(EvidenceKind) - lacking(evidence)
 
 
 def test_each_kind_of_evidence_is_needed_by_a_check() -> None:
     needed = {need for invariant in INVARIANTS for check in invariant.checks for need in check.needs}
-    assert needed == set(Need)
+    assert needed == set(EvidenceKind)
 
 
 def test_without_streams_nobody_says_that_no_hint_is_pending() -> None:
     """An audit without Redis does not report zero pending hints, because it reads no queue."""
     found = {verdict.invariant.id: verdict for verdict in verdicts(AuditEvidence(versions=(), has_streams=False))}
     assert found["I16"].judged == ()
-    assert Need.STREAMS in found["I16"].missing
+    assert EvidenceKind.STREAMS in found["I16"].missing

@@ -3,9 +3,9 @@
 import msgspec
 
 from slipway.ops.backup import kinds
-from slipway.ops.backup.backup import Taker
+from slipway.ops.backup.backup import BackupJob
 from slipway.ops.backup.file import BackupLine
-from slipway.ops.backup.restore import Done, Giver
+from slipway.ops.backup.restore import RestoreJob, RestoreOutcome
 from tests.support.api_world import api_world
 
 
@@ -19,11 +19,11 @@ async def test_what_is_in_a_namespace_that_was_going_is_left_out_with_it() -> No
     """Objects of a namespace that was being deleted are left out with it, without a failure of the restore."""
     async with api_world() as world:
         await world.launch(name="run")
-        lines = await Taker(world.kube, "slipway-system", with_secrets=False).take()
+        lines = await BackupJob(world.kube, "slipway-system", with_secrets=False).take()
     lines = [ending(line) if line.kind == kinds.WORKSPACES.kind else line for line in lines]
     async with api_world() as other:
-        outcomes = await Giver(other.kube, other.clock, "slipway-system").give(lines)
+        outcomes = await RestoreJob(other.kube, other.clock, "slipway-system").restore(lines)
     told = {(each.kind, each.name): (each.done, each.why) for each in outcomes}
-    assert told["Namespace", "default"] == (Done.LEFT_OUT, "it was being deleted")
-    assert told["Allocation.slipway.dev", "run"] == (Done.LEFT_OUT, "its namespace was being deleted")
-    assert Done.FAILED not in {done for done, _ in told.values()}
+    assert told["Namespace", "default"] == (RestoreOutcome.LEFT_OUT, "it was being deleted")
+    assert told["Allocation.slipway.dev", "run"] == (RestoreOutcome.LEFT_OUT, "its namespace was being deleted")
+    assert RestoreOutcome.FAILED not in {done for done, _ in told.values()}

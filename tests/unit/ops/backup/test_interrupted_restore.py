@@ -8,9 +8,9 @@ from slipway.kube.resources import ALLOCATIONS, RESOURCE_POOLS
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.reasons import Result
 from slipway.ops.backup import kinds
-from slipway.ops.backup.backup import Taker
+from slipway.ops.backup.backup import BackupJob
 from slipway.ops.backup.file import BackupLine
-from slipway.ops.backup.restore import TRIES, Done, Giver, RestoredObject
+from slipway.ops.backup.restore import TRIES, RestoredObject, RestoreJob, RestoreOutcome
 from tests.support.api_world import ApiWorld, api_world
 from tests.support.clock import FakeClock
 from tests.support.failing_calls import failing
@@ -31,11 +31,11 @@ async def a_backup() -> list[BackupLine]:
             await world.kube.replace_status(RESOURCE_POOLS, {"metadata": meta, "spec": {}, "status": status})
         await world.launch(name="ended")
         await world.step("ended", Event.TERMINATED, result=Result.CANCELED)
-        return await Taker(world.kube, "slipway-system", with_secrets=False).take()
+        return await BackupJob(world.kube, "slipway-system", with_secrets=False).take()
 
 
 async def given(world: ApiWorld, lines: list[BackupLine]) -> dict[tuple[str, str], RestoredObject]:
-    outcomes = await Giver(world.kube, FakeClock(), "slipway-system").give(lines)
+    outcomes = await RestoreJob(world.kube, FakeClock(), "slipway-system").restore(lines)
     return {(each.kind, each.name): each for each in outcomes}
 
 
@@ -52,7 +52,7 @@ async def test_the_epoch_of_a_pool_is_written_again_after_a_failure(is_done: boo
         hook = failing(Verb.UPDATE, "resourcepools", 2)
         world.kube.before, world.kube.after = (world.kube.before, hook) if is_done else (hook, world.kube.after)
         outcomes = await given(world, lines)
-        assert outcomes[POOLS, "reserve"].done is Done.RESTORED
+        assert outcomes[POOLS, "reserve"].done is RestoreOutcome.RESTORED
         assert await fence_of(world, "reserve") == (EPOCH, TICK)
 
 
@@ -61,9 +61,9 @@ async def test_no_pool_stays_without_its_epoch() -> None:
     lines = await a_backup()
     async with api_world() as world:
         world.kube.before = failing(Verb.UPDATE, "resourcepools", TRIES * 2)
-        assert (await given(world, lines))[POOLS, "reserve"].done is Done.FAILED
+        assert (await given(world, lines))[POOLS, "reserve"].done is RestoreOutcome.FAILED
         assert [each.metadata.name for each in (await world.kube.list(RESOURCE_POOLS)).items] == ["default"]
-        assert (await given(world, lines))[POOLS, "reserve"].done is Done.RESTORED
+        assert (await given(world, lines))[POOLS, "reserve"].done is RestoreOutcome.RESTORED
         assert await fence_of(world, "reserve") == (EPOCH, TICK)
 
 
@@ -73,7 +73,7 @@ async def test_the_ledger_of_a_pool_that_exists_continues_at_the_epoch_of_the_ba
     lines = await a_backup()
     async with api_world() as world:
         outcome = (await given(world, lines))[POOLS, "default"]
-        assert (outcome.done, outcome.why) == (Done.PRESENT, f"its ledger continues at epoch {EPOCH}")
+        assert (outcome.done, outcome.why) == (RestoreOutcome.PRESENT, f"its ledger continues at epoch {EPOCH}")
         assert await fence_of(world, "default") == (EPOCH, TICK)
         assert (await given(world, lines))[POOLS, "default"].why == ""
 
@@ -85,7 +85,7 @@ async def test_an_object_whose_creation_was_not_answered_gets_its_status(plural:
     async with api_world() as world:
         world.kube.after = failing(Verb.CREATE, plural, 1)
         outcomes = await given(world, lines)
-        assert {outcomes[POOLS, "reserve"].done, outcomes[ALLOCATIONS_KIND, "ended"].done} == {Done.RESTORED}
+        assert {outcomes[POOLS, "reserve"].done, outcomes[ALLOCATIONS_KIND, "ended"].done} == {RestoreOutcome.RESTORED}
         assert await fence_of(world, "reserve") == (EPOCH, TICK)
         assert (await world.stored("ended")).status.phase == Phase.TERMINATED
 
@@ -96,7 +96,7 @@ async def test_a_status_whose_write_was_not_answered_stays() -> None:
     lines = await a_backup()
     async with api_world() as world:
         world.kube.after = failing(Verb.UPDATE, "allocations", 1)
-        assert (await given(world, lines))[ALLOCATIONS_KIND, "ended"].done is Done.RESTORED
+        assert (await given(world, lines))[ALLOCATIONS_KIND, "ended"].done is RestoreOutcome.RESTORED
         assert (await world.stored("ended")).status.phase == Phase.TERMINATED
 
 
@@ -113,9 +113,12 @@ async def test_a_second_restore_completes_an_allocation_that_the_first_left_with
             await refuse(verb, plural)
 
         world.kube.before = both
-        assert (await given(world, lines))[ALLOCATIONS_KIND, "ended"].done is Done.FAILED
+        assert (await given(world, lines))[ALLOCATIONS_KIND, "ended"].done is RestoreOutcome.FAILED
         assert (await world.kube.get(ALLOCATIONS, "ended", namespace="default")).status.phase == Phase.PENDING
         outcome = (await given(world, lines))[ALLOCATIONS_KIND, "ended"]
-        assert (outcome.done, outcome.why) == (Done.RESTORED, "an earlier restore created it without its status")
+        assert (outcome.done, outcome.why) == (
+            RestoreOutcome.RESTORED,
+            "an earlier restore created it without its status",
+        )
         assert (await world.stored("ended")).status.phase == Phase.TERMINATED
-        assert (await given(world, lines))[ALLOCATIONS_KIND, "ended"].done is Done.PRESENT
+        assert (await given(world, lines))[ALLOCATIONS_KIND, "ended"].done is RestoreOutcome.PRESENT

@@ -8,9 +8,9 @@ from slipway.kube.resources import SECRETS
 from slipway.model import ids
 from slipway.model.lifecycle import Event
 from slipway.model.reasons import Result
-from slipway.ops.backup.backup import Taker
+from slipway.ops.backup.backup import BackupJob
 from slipway.ops.backup.file import BackupLine
-from slipway.ops.backup.restore import Done, Giver
+from slipway.ops.backup.restore import RestoreJob, RestoreOutcome
 from tests.support.api_world import ApiWorld, api_world
 
 CANARY = "canary-7d1f"
@@ -25,7 +25,7 @@ async def a_backup(world: ApiWorld) -> list[BackupLine]:
     await world.step("ended", Event.TERMINATED, result=Result.CANCELED)
     names = tuple(each.metadata.name for each in (await world.kube.list(SECRETS)).items)
     assert len(names) == 2
-    return await Taker(world.kube, "default", with_secrets=True, secrets=names).take()
+    return await BackupJob(world.kube, "default", with_secrets=True, secrets=names).take()
 
 
 async def test_the_values_are_not_in_a_backup() -> None:
@@ -46,8 +46,8 @@ async def test_what_needs_its_values_is_put_back_cancelled_and_told_of(is_dry: b
     async with api_world() as world:
         lines = await a_backup(world)
     async with api_world() as other:
-        outcomes = await Giver(other.kube, other.clock, "default", is_dry=is_dry).give(lines)
-        told = {each.name: each.why for each in outcomes if each.why and each.done is Done.RESTORED}
+        outcomes = await RestoreJob(other.kube, other.clock, "default", is_dry=is_dry).restore(lines)
+        told = {each.name: each.why for each in outcomes if each.why and each.done is RestoreOutcome.RESTORED}
         assert list(told) == ["waits"]
         assert "no secret values (TOKEN); launch it again with them" in told["waits"]
         if is_dry:

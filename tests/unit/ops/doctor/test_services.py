@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from slipway.ops.doctor.finding import FindingState
-from slipway.ops.doctor.installed import OURS, Installed
+from slipway.ops.doctor.installed import OURS, InstalledRelease
 from slipway.ops.doctor.objects import DEPLOYMENTS
 from slipway.runtime.clock import SystemClock
 from tests.support.small_cluster import a_client, a_core
@@ -40,5 +40,5 @@ async def test_a_service_without_a_pod_is_a_failure(
     await kube.replace_status(
         DEPLOYMENTS, {"metadata": fence, "spec": spec, "status": {"availableReplicas": available, "replicas": replicas}}
     )
-    found = {each.check: each for each in await Installed(kube, PLACE, "0.1.0").services()}
+    found = {each.check: each for each in await InstalledRelease(kube, PLACE, "0.1.0").services()}
     assert (found["service podworker"].state, found["service podworker"].found) == (state, said)

@@ -9,7 +9,7 @@ from slipway.crd.meta import LABEL_WORKSPACE, RawObject
 from slipway.crd.schema import crd_manifests
 from slipway.errors import InvalidError, UnavailableError
 from slipway.kube.resources import CRDS, NAMESPACES, QUEUES, RESOURCE_POOLS
-from slipway.ops.setup.furnish import SERVED_WITHIN_S, Furnisher
+from slipway.ops.setup.initial_objects import SERVED_WITHIN_S, InitialObjects
 from slipway.ops.setup.settings import Settings
 from slipway.runtime.settings import load
 from tests.support.kube_core import CoreKube
@@ -26,7 +26,7 @@ class World:
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self.kube: CoreKube = a_client(a_core(self.clock.now))
-        self._furnisher = Furnisher(self.kube, self.clock)
+        self._furnisher = InitialObjects(self.kube, self.clock)
 
     async def define(self) -> None:
         for manifest in crd_manifests():
@@ -34,7 +34,7 @@ class World:
 
     async def furnish(self, *workspaces: str, pools: dict[str, RawObject] | None = None) -> None:
         pools = POOLS if pools is None else pools
-        await self._furnisher.furnish(pools=pools, queues=QUEUE_SPECS, workspaces=workspaces)
+        await self._furnisher.create_missing(pools=pools, queues=QUEUE_SPECS, workspaces=workspaces)
 
 
 def _run(play: Callable[[World], Awaitable[None]]) -> None:

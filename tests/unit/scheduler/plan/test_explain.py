@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from slipway.model.facts import AllocationFact, JobFact, NodeFact, PodFact, PoolFact, QueueFact, RoleFact
-from slipway.model.reasons import NEVER, Gate, says_never
+from slipway.model.reasons import NEVER, Gate, waiting_never_helps
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.placement.explain import of_this_mix
 from slipway.scheduler.plan.state.plan_types import Explanation, Remedy, as_data
@@ -107,7 +107,11 @@ def test_a_mix_of_roles_that_may_never_start_is_not_the_whole_gang(gate: Gate) -
     """Another mix may fit later, so the message does not state that the gang can never start."""
     never = Explanation(gate=gate, message=f"{NEVER}: its pods ask for 5 of cpu", is_never=True)
     found = of_this_mix(never)
-    assert (found.is_never, says_never(found.message), found.gate is Gate.EXCEEDS_MAX_QUOTA) == (False, False, False)
+    assert (found.is_never, waiting_never_helps(found.message), found.gate is Gate.EXCEEDS_MAX_QUOTA) == (
+        False,
+        False,
+        False,
+    )
     waits = Explanation(gate=Gate.WAITING_FOR_QUOTA, message="needs 1 more quota")
     assert of_this_mix(waits) is waits
 
@@ -228,7 +232,7 @@ def test_the_message_says_never_just_when_no_wait_helps(
 ) -> None:
     """A reader of the condition has the gate and the message, and tells the two kinds of NoFit by the message."""
     found = why(an_allocation("a", role), nodes=node_facts)
-    assert (found.gate, found.is_never, says_never(found.message)) == (Gate.NO_FIT, is_never, is_never)
+    assert (found.gate, found.is_never, waiting_never_helps(found.message)) == (Gate.NO_FIT, is_never, is_never)
 
 
 def test_a_pool_without_nodes() -> None:

@@ -25,21 +25,21 @@ class FieldDifference(msgspec.Struct, frozen=True):
     removed: FieldSet
 
 
-class Ignored(msgspec.Struct, frozen=True):
+class IgnoredFields(msgspec.Struct, frozen=True):
     """The fields that a comparison ignores: top-level fields, and fields of the metadata."""
 
     fields: frozenset[str] = frozenset()
     of_metadata: frozenset[str] = frozenset()
 
 
-NOTHING = Ignored()
+NOTHING = IgnoredFields()
 
 
 class DuplicateError(Exception):
     """Two items of a list have the same keys."""
 
 
-def compare(shape: Shape, old: Json, new: Json, *, ignored: Ignored = NOTHING) -> FieldDifference:
+def compare(shape: Shape, old: Json, new: Json, *, ignored: IgnoredFields = NOTHING) -> FieldDifference:
     """Return the fields that `new` changes and removes, without the `ignored` fields."""
     found = FieldDifference(FieldSet(), FieldSet())
     for name in {**old, **new}:

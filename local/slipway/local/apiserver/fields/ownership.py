@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from slipway.local.apiserver.fields import merging, paths
-from slipway.local.apiserver.fields.merging import FieldDifference, Ignored
+from slipway.local.apiserver.fields.merging import FieldDifference, IgnoredFields
 from slipway.local.apiserver.fields.paths import FieldSet, Path
 from slipway.local.apiserver.fields.shapes import Shape
 from slipway.local.apiserver.objects import Json, is_map, maps
@@ -31,7 +31,7 @@ _SERVERS = frozenset(
     }
 )  # fmt: skip
 _NAMES = frozenset({"apiVersion", "kind"})
-NOBODYS = Ignored(_NAMES, _SERVERS)
+NOBODYS = IgnoredFields(_NAMES, _SERVERS)
 """The fields that no writer owns: they name or describe the object."""
 _NOBODYS_SET = FieldSet(
     {"f:apiVersion", "f:kind", "f:metadata"}, {"f:metadata": FieldSet({paths.field(name) for name in _SERVERS})}
@@ -47,7 +47,7 @@ class FieldScope(msgspec.Struct, frozen=True, kw_only=True):
 
     shape: Shape
     api_version: str
-    ignored: dict[str, Ignored]
+    ignored: dict[str, IgnoredFields]
     empty: Json
 
 
@@ -267,7 +267,7 @@ def _prune(shape: Shape, merged: Json, claims: Claims, last: FieldSet) -> Json:
     return merging.remove(shape, merged, whole.difference(kept).intersection(named)) or {}
 
 
-def _without(fields: FieldSet, ignored: Ignored) -> FieldSet:
+def _without(fields: FieldSet, ignored: IgnoredFields) -> FieldSet:
     gone = FieldSet({paths.field(name) for name in ignored.fields - _NAMES})
     return fields.without(gone) if gone else fields
 

@@ -5,17 +5,17 @@ scope.
 """
 
 from slipway.local.apiserver.custom import CustomStrategy
-from slipway.local.apiserver.fields.merging import Ignored
+from slipway.local.apiserver.fields.merging import IgnoredFields
 from slipway.local.apiserver.fields.ownership import NOBODYS, FieldScope
 from slipway.local.apiserver.fields.shapes import ANY, Shape, builtin_shapes, of_schema
 from slipway.local.apiserver.objects import Json
 from slipway.local.apiserver.registry import ResourceKind
 
 _NAMES, _SERVERS = NOBODYS.fields, NOBODYS.of_metadata
-_STATUS = Ignored(_NAMES | {"status"}, _SERVERS)
-_SPEC = Ignored(_NAMES | {"spec"}, _SERVERS)
-_CUSTOM_STATUS = Ignored(_NAMES | {"spec", "metadata"}, _SERVERS)
-_POD_STATUS = Ignored(_NAMES | {"spec"}, _SERVERS | {"deletionTimestamp", "ownerReferences"})
+_STATUS = IgnoredFields(_NAMES | {"status"}, _SERVERS)
+_SPEC = IgnoredFields(_NAMES | {"spec"}, _SERVERS)
+_CUSTOM_STATUS = IgnoredFields(_NAMES | {"spec", "metadata"}, _SERVERS)
+_POD_STATUS = IgnoredFields(_NAMES | {"spec"}, _SERVERS | {"deletionTimestamp", "ownerReferences"})
 
 
 class Scopes:
@@ -46,7 +46,7 @@ def _scope(kind: ResourceKind) -> FieldScope:
     return FieldScope(shape=shape or ANY, api_version=kind.api_version, ignored=_ignored(kind), empty=empty)
 
 
-def _ignored(kind: ResourceKind) -> dict[str, Ignored]:
+def _ignored(kind: ResourceKind) -> dict[str, IgnoredFields]:
     if not kind.strategy.has_status:
         return {}
     through_status = _CUSTOM_STATUS if kind.is_custom else _POD_STATUS if kind.resource == "pods" else _SPEC

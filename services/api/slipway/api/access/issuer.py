@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from slipway.api.access.issuer_rules import IssuerKey, TokenHeader, check_issuer_url, key_for, keys_of
-from slipway.api.http_errors import IssuerAwayError, UnauthorizedError
+from slipway.api.http_errors import IssuerUnavailableError, UnauthorizedError
 from slipway.errors import InvalidError, PermanentError
 from slipway.model.numbers import lifetime_in
 from slipway.model.times import http_date
@@ -92,11 +92,11 @@ class IssuerHealth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def tokens_of(body: bytes, url: str) -> IssuerTokens:
-    """Return the tokens in an answer of the token endpoint. Raises IssuerAwayError when it holds none."""
+    """Return the tokens in an answer of the token endpoint. Raises IssuerUnavailableError when it holds none."""
     try:
         return msgspec.json.decode(body, type=IssuerTokens)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise IssuerAwayError(f"the answer of the token endpoint of {url} holds no tokens") from error
+        raise IssuerUnavailableError(f"the answer of the token endpoint of {url} holds no tokens") from error
 
 
 def refusal_of(body: bytes) -> tuple[str, str]:
@@ -119,13 +119,15 @@ class ClientLogin(msgspec.Struct, frozen=True, kw_only=True):
     secret_file: str = ""
 
     def secret(self) -> str:
-        """Return the content of the file now. Raises IssuerAwayError when it cannot be read."""
+        """Return the content of the file now. Raises IssuerUnavailableError when it cannot be read."""
         if not self.secret_file:
             return ""
         try:
             return Path(self.secret_file).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise IssuerAwayError(f"SLIPWAY_OIDC_CLIENT_SECRET_FILE: {self.secret_file} cannot be read") from error
+            raise IssuerUnavailableError(
+                f"SLIPWAY_OIDC_CLIENT_SECRET_FILE: {self.secret_file} cannot be read"
+            ) from error
 
 
 class Issuer:
@@ -153,7 +155,7 @@ class Issuer:
             await http.aclose()
 
     async def document(self) -> DiscoveryDocument:
-        """Return the discovery document. Raises IssuerAwayError when it was never read and cannot be read now."""
+        """Return the discovery document. Raises IssuerUnavailableError if it was never read and cannot be read."""
         if self._document is None or self._is_stale():
             await self._refresh()
         if self._document is None:
@@ -165,7 +167,7 @@ class Issuer:
 
         Raises:
             UnauthorizedError: the issuer has no such key.
-            IssuerAwayError: no keys are known, and the issuer cannot be reached.
+            IssuerUnavailableError: no keys are known, and the issuer cannot be reached.
         """
         found = key_for(header, self._keys)
         # One request fetches stale keys; concurrent requests continue with the keys that are known.
@@ -190,7 +192,7 @@ class Issuer:
 
         Raises:
             GrantRefusedError: the endpoint refuses the grant, and a retry would fail too.
-            IssuerAwayError: the endpoint cannot be reached, or its answer cannot be read.
+            IssuerUnavailableError: the endpoint cannot be reached, or its answer cannot be read.
         """
         document = await self.document()
         status, body = await self._post(document.token_endpoint, fields, document)
@@ -200,10 +202,10 @@ class Issuer:
         if 400 <= status < 500 and status not in (408, 429) and reason:
             told = f": {words}" if words else ""
             raise GrantRefusedError(f"the issuer refuses ({reason}){told}", reason)
-        raise IssuerAwayError(f"the token endpoint of {self.url} answers {status}", retry_after_s=FETCH_GAP_S)
+        raise IssuerUnavailableError(f"the token endpoint of {self.url} answers {status}", retry_after_s=FETCH_GAP_S)
 
     async def revoke(self, refresh_token: str) -> None:
-        """Revoke a refresh token, if the issuer has a revocation endpoint. Raises IssuerAwayError."""
+        """Revoke a refresh token, if the issuer has a revocation endpoint. Raises IssuerUnavailableError."""
         document = await self.document()
         if document.revocation_endpoint:
             fields = {"token": refresh_token, "token_type_hint": "refresh_token"}
@@ -226,7 +228,7 @@ class Issuer:
                     keys = keys_of(msgspec.json.decode(await self._get(document.jwks_uri)))
             except TimeoutError:
                 self._fail(f"no answer within {EXCHANGE_S:g} s")
-            except (IssuerAwayError, InvalidError) as error:
+            except (IssuerUnavailableError, InvalidError) as error:
                 self._fail(str(error))
             except (ValueError, msgspec.MsgspecError, RecursionError) as error:
                 self._fail(f"its keys cannot be used: {error}")
@@ -241,9 +243,9 @@ class Issuer:
             _log.warning("issuer cannot be used", issuer=self.url, why=why, known_keys=len(self._keys))
         self._error = why
 
-    def _away(self) -> IssuerAwayError:
+    def _away(self) -> IssuerUnavailableError:
         why = self._error or "its discovery document was not read yet"
-        return IssuerAwayError(f"the issuer {self.url} cannot be used: {why}", retry_after_s=FETCH_GAP_S)
+        return IssuerUnavailableError(f"the issuer {self.url} cannot be used: {why}", retry_after_s=FETCH_GAP_S)
 
     async def _fetch_document(self) -> DiscoveryDocument:
         address = self.url.rstrip("/") + WELL_KNOWN
@@ -266,7 +268,7 @@ class Issuer:
     async def _get(self, address: str) -> bytes:
         status, body = await self._exchange("GET", address)
         if status != 200:
-            raise IssuerAwayError(f"{address} answers {status}")
+            raise IssuerUnavailableError(f"{address} answers {status}")
         return body
 
     async def _post(self, address: str, fields: Mapping[str, str], document: DiscoveryDocument) -> tuple[int, bytes]:
@@ -274,7 +276,7 @@ class Issuer:
         from httpx2 import BasicAuth
 
         if not address:
-            raise IssuerAwayError(f"the issuer {self.url} names no such endpoint in its discovery document")
+            raise IssuerUnavailableError(f"the issuer {self.url} names no such endpoint in its discovery document")
         secret = await asyncio.to_thread(self.client.secret)
         options: dict[str, Any] = {"data": {**fields, "client_id": self.client.id}}
         if secret and "client_secret_basic" in document.token_endpoint_auth_methods_supported:
@@ -285,7 +287,7 @@ class Issuer:
             async with asyncio.timeout(EXCHANGE_S), self._turns:
                 return await self._exchange("POST", address, **options)
         except TimeoutError as error:
-            raise IssuerAwayError(f"{address} did not answer within {EXCHANGE_S:g} s") from error
+            raise IssuerUnavailableError(f"{address} did not answer within {EXCHANGE_S:g} s") from error
 
     async def _exchange(self, method: str, address: str, **options: Any) -> tuple[int, bytes]:
         import httpx2
@@ -297,9 +299,11 @@ class Issuer:
                 async for chunk in response.aiter_bytes():
                     body += chunk
                     if len(body) > ANSWER_BYTES_MAX:
-                        raise IssuerAwayError(f"{address} answers more than {ANSWER_BYTES_MAX} bytes")
+                        raise IssuerUnavailableError(f"{address} answers more than {ANSWER_BYTES_MAX} bytes")
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise IssuerAwayError(f"{address} cannot be reached: {str(error) or type(error).__name__}") from error
+            raise IssuerUnavailableError(
+                f"{address} cannot be reached: {str(error) or type(error).__name__}"
+            ) from error
         self._compare_clocks(response.headers.get("date", ""))
         return response.status_code, bytes(body)
 
@@ -327,7 +331,7 @@ def _authorities(ca_file: str) -> Any:
     try:
         return ssl.create_default_context(cafile=ca_file or None)
     except (OSError, ssl.SSLError) as error:
-        raise IssuerAwayError(f"SLIPWAY_OIDC_CA_FILE: {ca_file} cannot be read as certificates") from error
+        raise IssuerUnavailableError(f"SLIPWAY_OIDC_CA_FILE: {ca_file} cannot be read as certificates") from error
 
 
 def _quoted(name: str, secret: str) -> tuple[str, str]:

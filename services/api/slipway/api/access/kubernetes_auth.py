@@ -23,7 +23,7 @@ from slipway.api.access.session import credential
 from slipway.api.bearer import TOKEN_LENGTH_MAX, claims_of
 from slipway.api.http_errors import UnauthorizedError
 from slipway.api.ports import Kube
-from slipway.api.ttl_cache import Recent
+from slipway.api.ttl_cache import LoadingCache
 from slipway.errors import DeadlineError, DeniedError, InvalidError, NotFoundError, ThrottledError, UnavailableError
 from slipway.kube.objects import ReviewedUser
 from slipway.kube.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS
@@ -45,7 +45,7 @@ T = TypeVar("T")
 Workspaces = Callable[[], Awaitable[list[str]]]
 
 
-class _Known(msgspec.Struct, frozen=True):
+class _KnownUser(msgspec.Struct, frozen=True):
     """The user of a token, by the API server's review; `ends_at` is 0 when the token states no expiry."""
 
     user: ReviewedUser
@@ -63,12 +63,12 @@ class KubernetesReviews:
         self._clock = clock
         self._audience = audience
         self._workspaces = workspaces
-        self._users = Recent[str, _Known](clock, ttl_s=TTL_S, keys_max=TOKENS_MAX)
-        self._access = Recent[tuple[str, PermissionCheck, str], bool](clock, ttl_s=TTL_S, keys_max=ACCESS_MAX)
+        self._users = LoadingCache[str, _KnownUser](clock, ttl_s=TTL_S, keys_max=TOKENS_MAX)
+        self._access = LoadingCache[tuple[str, PermissionCheck, str], bool](clock, ttl_s=TTL_S, keys_max=ACCESS_MAX)
         self._turns = asyncio.Semaphore(AT_ONCE_MAX)
         self._waiting = 0
 
-    async def who(self, connection: HTTPConnection) -> Principal:
+    async def authenticate(self, connection: HTTPConnection) -> Principal:
         """Return the caller whom the API server's review of the bearer token names."""
         token = credential(connection)
         if not token:
@@ -76,9 +76,9 @@ class KubernetesReviews:
         if len(token) > TOKEN_LENGTH_MAX:
             raise UnauthorizedError(f"the token has more than {TOKEN_LENGTH_MAX} characters; {_HOW}")
         known = await self.known(token)
-        return Subject(self, token, known.user, known.ends_at)
+        return KubernetesCaller(self, token, known.user, known.ends_at)
 
-    async def known(self, token: str) -> _Known:
+    async def known(self, token: str) -> _KnownUser:
         """Return the user of a token, from the cache or by a review. Raises UnauthorizedError when it is not valid."""
         claims = claims_of(token)
         ends_at = claims.ends_at if claims is not None else 0.0
@@ -92,7 +92,7 @@ class KubernetesReviews:
         key = (hashlib.sha256(msgspec.json.encode(user)).hexdigest(), ask, workspace)
         return await self._access.get(key, lambda: self._allowed(user, ask, workspace))
 
-    async def sight(self, user: ReviewedUser, ask: PermissionCheck) -> VisibleWorkspaces:
+    async def visible_workspaces(self, user: ReviewedUser, ask: PermissionCheck) -> VisibleWorkspaces:
         """Return the workspaces in which the cluster's RBAC permits `ask` to the user."""
         if await self.may(user, ask, EVERYWHERE):
             return VisibleWorkspaces()
@@ -100,7 +100,7 @@ class KubernetesReviews:
         allowed = await asyncio.gather(*(self.may(user, ask, name) for name in names))
         return VisibleWorkspaces(frozenset(name for name, is_allowed in zip(names, allowed, strict=True) if is_allowed))
 
-    async def _review(self, token: str, ends_at: float) -> _Known:
+    async def _review(self, token: str, ends_at: float) -> _KnownUser:
         spec: dict[str, Any] = {"token": token}
         if self._audience:
             spec["audiences"] = [self._audience]
@@ -111,7 +111,7 @@ class KubernetesReviews:
             raise UnauthorizedError(f"the API server does not accept the token{meant}: {why}; {_HOW}")
         if not status.user.username:
             raise UnauthorizedError(f"the API server names no user for the token; {_HOW}")
-        return _Known(status.user, ends_at)
+        return _KnownUser(status.user, ends_at)
 
     async def _allowed(self, user: ReviewedUser, ask: PermissionCheck, workspace: str) -> bool:
         resource, _, subresource = ask.resource.partition("/")
@@ -161,7 +161,7 @@ class KubernetesReviews:
             self._turns.release()
 
 
-class Subject:
+class KubernetesCaller:
     """A caller who is a user of the cluster."""
 
     def __init__(self, reviews: KubernetesReviews, token: str, user: ReviewedUser, ends_at: float) -> None:
@@ -177,11 +177,11 @@ class Subject:
         """By the cluster's RBAC."""
         return await self._reviews.may(self._user, ask, workspace)
 
-    async def sight(self, ask: PermissionCheck) -> VisibleWorkspaces:
+    async def visible_workspaces(self, ask: PermissionCheck) -> VisibleWorkspaces:
         """By the cluster's RBAC."""
-        return await self._reviews.sight(self._user, ask)
+        return await self._reviews.visible_workspaces(self._user, ask)
 
-    async def still(self) -> bool:
+    async def is_still_valid(self) -> bool:
         """Whether the API server still accepts the token."""
         try:
             return (await self._reviews.known(self._token)).user == self._user

@@ -15,11 +15,11 @@ from starlette.requests import HTTPConnection
 from slipway.api import audit
 from slipway.api.access.origins import workload_of
 from slipway.api.access.permissions import EVERYWHERE, GET, LIST, PermissionCheck, Role, VisibleWorkspaces
-from slipway.api.access.principal import Anybody, Principal, WorkloadPageCaller
-from slipway.api.access.redaction import Blinds
+from slipway.api.access.principal import Principal, UnauthenticatedCaller, WorkloadPageCaller
+from slipway.api.access.redaction import Redactor
+from slipway.api.access.route_rules import PROXIED, PermissionScope, RouteRule
 from slipway.api.access.scoped_client import VisibleKube
 from slipway.api.access.session import is_by_cookie
-from slipway.api.access.table import PROXIED, RouteRule, Where
 from slipway.api.deps import PARTS_KEY, ApiDeps, parts_of
 from slipway.api.http_errors import ForbiddenError
 from slipway.api.identity import PRINCIPAL_KEY, principal_of
@@ -39,7 +39,7 @@ PATIENCE_S = 60.0
 REFUSAL_PAUSE_S = 0.5
 """Delay of the refusal of a call that exceeds the rate of its user."""
 ASKED_KEY = "slipway.asked"
-BLINDS_KEY = "slipway.blinds"
+REDACTOR_KEY = "slipway.blinds"
 
 
 async def admit(request: HTTPConnection, rule: RouteRule) -> None:
@@ -51,12 +51,12 @@ async def admit(request: HTTPConnection, rule: RouteRule) -> None:
         ForbiddenError: the caller may see the resource, but may not do this.
         TransientError: the check cannot be made right now.
     """
-    if rule.where is Where.PUBLIC:
+    if rule.where is PermissionScope.PUBLIC:
         return
     parts = parts_of(request)
-    principal = await parts.access.who(request)
+    principal = await parts.access.authenticate(request)
     request.scope[PRINCIPAL_KEY] = principal
-    if isinstance(principal, Anybody):
+    if isinstance(principal, UnauthenticatedCaller):
         return
     if is_by_cookie(request):
         _check_own_page(request)
@@ -71,32 +71,34 @@ async def admit(request: HTTPConnection, rule: RouteRule) -> None:
     parts = _seen(request, parts, principal)
     workspace = EVERYWHERE
     match rule.where:
-        case Where.KNOWN | Where.LISTED:
+        case PermissionScope.KNOWN | PermissionScope.LISTED:
             pass
-        case Where.MEMBER:
+        case PermissionScope.MEMBER:
             await _check_member(request)
-        case Where.CLUSTER:
+        case PermissionScope.CLUSTER:
             await _check_cluster(principal, rule.ask)
-        case Where.QUERY:
+        case PermissionScope.QUERY:
             workspace = workspace_in_query(request)
-            audit.about(request, {}, workspace=workspace)
+            audit.note_object(request, {}, workspace=workspace)
             await permit(request, rule.ask, workspace)
-        case Where.PATH:
+        case PermissionScope.PATH:
             workspace = str(request.path_params["name"])
-            audit.about(request, {}, workspace=workspace)
+            audit.note_object(request, {}, workspace=workspace)
             await permit(request, rule.ask, workspace)
-        case Where.OBJECT:
+        case PermissionScope.OBJECT:
             workspace = (await _find(request, parts, rule)).metadata.namespace
-        case Where.BODY:
+        case PermissionScope.BODY:
             request.scope[ASKED_KEY] = False
-    stop = Until(parts.stop, parts.clock, principal, rule if rule.where is Where.OBJECT else None, workspace)
+    stop = RequestStop(
+        parts.stop, parts.clock, principal, rule if rule.where is PermissionScope.OBJECT else None, workspace
+    )
     request.scope[PARTS_KEY] = replace(parts_of(request), stop=stop)
     request.scope[HOLDER_KEY] = StreamHolder(
         user=principal.name, workspace="" if workspace == EVERYWHERE else workspace
     )
 
 
-def check_asked(request: HTTPConnection) -> None:
+def ensure_permission_checked(request: HTTPConnection) -> None:
     """Run after the handler. Raises InvariantError when the handler had to make the check and did not make it."""
     if request.scope.get(ASKED_KEY) is False:
         raise InvariantError(f"{request.scope['path']}: its handler has not asked whether this is permitted")
@@ -116,13 +118,13 @@ async def permit(request: HTTPConnection, ask: PermissionCheck, workspace: str) 
     """
     request.scope[ASKED_KEY] = True
     principal = principal_of(request)
-    may, sight = await principal.may(ask, workspace), await principal.sight(GET)
+    may, visible = await principal.may(ask, workspace), await principal.visible_workspaces(GET)
     # For a caller who sees all workspaces, a later step reports a missing workspace, and lists the existing ones.
-    if not sight.is_whole and not (sight.has(workspace) or may):
+    if not visible.is_whole and not (visible.has(workspace) or may):
         raise _no_workspace(workspace)
     if not may:
         raise _forbidden(principal, ask, f"in workspace {workspace[:80]}")
-    if not sight.is_whole and not await _is_there(request, workspace):
+    if not visible.is_whole and not await _is_there(request, workspace):
         raise _no_workspace(workspace)
 
 
@@ -155,42 +157,42 @@ async def permit_member(request: HTTPConnection) -> None:
     await _check_member(request)
 
 
-async def sight_of(request: HTTPConnection, ask: PermissionCheck = LIST) -> VisibleWorkspaces:
+async def visible_workspaces_of(request: HTTPConnection, ask: PermissionCheck = LIST) -> VisibleWorkspaces:
     """Return the workspaces in which the caller has the permission `ask`."""
-    return await principal_of(request).sight(ask)
+    return await principal_of(request).visible_workspaces(ask)
 
 
 async def workspaces_of(request: HTTPConnection) -> list[str]:
     """Return the names of the workspaces that the caller may see."""
-    sight = await sight_of(request)
-    return [name for name in await parts_of(request).catalog.workspaces() if sight.has(name)]
+    visible = await visible_workspaces_of(request)
+    return [name for name in await parts_of(request).catalog.workspaces() if visible.has(name)]
 
 
-async def blinds_of(request: HTTPConnection) -> Blinds | None:
+async def redactor_of(request: HTTPConnection) -> Redactor | None:
     """Return the filter that removes hidden names from our sentences; None when the caller may see all names."""
     caller = getattr(request.state, "caller", None)
     if caller is not None and caller.workspace:
         own = VisibleWorkspaces(frozenset([caller.workspace]))
-        return await _blinds_for(request, own)
+        return await _redactor_for(request, own)
     principal = request.scope.get(PRINCIPAL_KEY)
-    if principal is None or isinstance(principal, Anybody):
+    if principal is None or isinstance(principal, UnauthenticatedCaller):
         return None
-    sight = await sight_of(request)
-    return None if sight.is_whole else await _blinds_for(request, sight)
+    visible = await visible_workspaces_of(request)
+    return None if visible.is_whole else await _redactor_for(request, visible)
 
 
-async def drawn(request: HTTPConnection, sentence: str) -> str:
+async def redacted(request: HTTPConnection, sentence: str) -> str:
     """Return a sentence of ours without hidden names, for answers that are not the JSON answer of a handler."""
-    blinds = await blinds_of(request)
-    return sentence if blinds is None else blinds.sentence(sentence)
+    redactor = await redactor_of(request)
+    return sentence if redactor is None else redactor.sentence(sentence)
 
 
-async def _blinds_for(request: HTTPConnection, sight: VisibleWorkspaces) -> Blinds:
+async def _redactor_for(request: HTTPConnection, visible: VisibleWorkspaces) -> Redactor:
     known = await parts_of(request).catalog.workspace_names()
-    return Blinds((name for name in known if not sight.has(name)), sight.has)
+    return Redactor((name for name in known if not visible.has(name)), visible.has)
 
 
-class Until:
+class RequestStop:
     """A shutdown signal for one request: it is also set when the caller loses the permission for the request."""
 
     def __init__(
@@ -232,7 +234,7 @@ class Until:
         self._has_ended = True
 
     async def _may_still(self) -> bool:
-        if not await self._principal.still():
+        if not await self._principal.is_still_valid():
             return False
         return self._rule is None or await self._principal.may(self._rule.ask, self._workspace)
 
@@ -257,7 +259,7 @@ async def _in_origin(request: HTTPConnection, parts: ApiDeps, principal: Princip
     id_ = workload_of(request.headers.get("host", ""), parts.settings.proxy_domain)
     if not id_:
         return principal
-    lookup = parts.lookup.seen_by(partial(principal.sight, GET))
+    lookup = parts.lookup.seen_by(partial(principal.visible_workspaces, GET))
     narrowed = WorkloadPageCaller(principal, await lookup.workspace_of(id_))
     request.scope[PRINCIPAL_KEY] = narrowed
     return narrowed
@@ -265,7 +267,7 @@ async def _in_origin(request: HTTPConnection, parts: ApiDeps, principal: Princip
 
 def _seen(request: HTTPConnection, parts: ApiDeps, principal: Principal) -> ApiDeps:
     """Return `parts` with a client and a lookup that find only what the caller may see, whatever the row checks."""
-    lookup = parts.lookup.seen_by(partial(principal.sight, GET))
+    lookup = parts.lookup.seen_by(partial(principal.visible_workspaces, GET))
     seen = replace(parts, kube=VisibleKube(parts.kube, principal), lookup=lookup)
     request.scope[PARTS_KEY] = seen
     return seen
@@ -284,10 +286,10 @@ def _no_workspace(name: str) -> NotFoundError:
 async def _find(request: HTTPConnection, parts: ApiDeps, rule: RouteRule) -> Allocation:
     """Return the allocation that the path names, if the caller may see it. The handler does not read it again."""
     principal = principal_of(request)
-    lookup = parts.lookup.within(await principal.sight(GET))
+    lookup = parts.lookup.within(await principal.visible_workspaces(GET))
     given = str(request.path_params["id"])
     found = await (find_logged(lookup, parts.log_archive, given) if rule.is_archived else lookup.find(given))
-    audit.about(request, {}, workspace=found.metadata.namespace)
+    audit.note_object(request, {}, workspace=found.metadata.namespace)
     if rule.ask != GET and not await principal.may(rule.ask, found.metadata.namespace):
         raise _forbidden(principal, rule.ask, f"on allocation {given[:80]}")
     lookup.hold(given, found)
@@ -298,11 +300,11 @@ async def _find(request: HTTPConnection, parts: ApiDeps, rule: RouteRule) -> All
 async def _check_member(request: HTTPConnection) -> None:
     """Check that the caller may see an existing workspace; a role in a deleted workspace is not enough."""
     principal = principal_of(request)
-    sight = await principal.sight(LIST)
-    if sight.is_whole:
+    visible = await principal.visible_workspaces(LIST)
+    if visible.is_whole:
         return
     known = await parts_of(request).catalog.workspace_names()
-    if not any(sight.has(name) for name in known):
+    if not any(visible.has(name) for name in known):
         raise ForbiddenError(
             f"{principal.name[:128]} has no role in any workspace, and without one may not see the cluster either"
         )

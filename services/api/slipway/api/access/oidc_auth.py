@@ -51,7 +51,7 @@ class Grants(Protocol):
         """Whether `ask` is permitted in a workspace, or in all with EVERYWHERE. Raises TransientError."""
         ...
 
-    async def sight(self, user: OidcUser, ask: PermissionCheck) -> VisibleWorkspaces:
+    async def visible_workspaces(self, user: OidcUser, ask: PermissionCheck) -> VisibleWorkspaces:
         """Return the workspaces where `ask` is permitted. Raises TransientError."""
         ...
 
@@ -70,9 +70,9 @@ class RoleBindings:
         """By SubjectAccessReview."""
         return await self._reviews.may(_reviewed(user), ask, workspace)
 
-    async def sight(self, user: OidcUser, ask: PermissionCheck) -> VisibleWorkspaces:
+    async def visible_workspaces(self, user: OidcUser, ask: PermissionCheck) -> VisibleWorkspaces:
         """By SubjectAccessReview."""
-        return await self._reviews.sight(_reviewed(user), ask)
+        return await self._reviews.visible_workspaces(_reviewed(user), ask)
 
 
 class ListedRoles:
@@ -92,7 +92,7 @@ class ListedRoles:
         found = self.roles(user)
         return any(found[name].includes(ask.role) for name in {workspace, EVERYWHERE} if name in found)
 
-    async def sight(self, user: OidcUser, ask: PermissionCheck) -> VisibleWorkspaces:
+    async def visible_workspaces(self, user: OidcUser, ask: PermissionCheck) -> VisibleWorkspaces:
         """By the roles in the settings."""
         if await self.may(user, ask, EVERYWHERE):
             return VisibleWorkspaces()
@@ -109,12 +109,12 @@ class OidcAuth:
         self._grants = grants
         self._clock = clock
 
-    async def who(self, connection: HTTPConnection) -> Principal:
+    async def authenticate(self, connection: HTTPConnection) -> Principal:
         """Return the caller of a request."""
         token = credential(connection)
         claims = claims_of(token)
         if claims is None or claims.issuer != self._rules.issuer:
-            return await self._inner.who(connection)
+            return await self._inner.authenticate(connection)
         try:
             found = await self.verified(token)
         except UnauthorizedError as error:
@@ -158,11 +158,11 @@ class OidcCaller:
         """By the rights of the user's name and groups."""
         return await self._grants.may(self._user, ask, workspace)
 
-    async def sight(self, ask: PermissionCheck) -> VisibleWorkspaces:
+    async def visible_workspaces(self, ask: PermissionCheck) -> VisibleWorkspaces:
         """By the rights of the user's name and groups."""
-        return await self._grants.sight(self._user, ask)
+        return await self._grants.visible_workspaces(self._user, ask)
 
-    async def still(self) -> bool:
+    async def is_still_valid(self) -> bool:
         """Whether a new request with the token would be accepted too: it has not expired."""
         return not has_expired(self._user.ends_at, self._clock.now())
 

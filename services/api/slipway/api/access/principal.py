@@ -49,11 +49,11 @@ class Principal(Protocol):
         """
         ...
 
-    async def sight(self, ask: PermissionCheck) -> VisibleWorkspaces:
+    async def visible_workspaces(self, ask: PermissionCheck) -> VisibleWorkspaces:
         """Return the workspaces where `ask` is permitted. Raises as `may` does."""
         ...
 
-    async def still(self) -> bool:
+    async def is_still_valid(self) -> bool:
         """Whether the credential is still valid; open streams check it again and again. Raises as `may` does."""
         ...
 
@@ -75,20 +75,20 @@ class WorkloadPageCaller:
         """Whether both the page and its reader have the permission."""
         return workspace == self._workspace and ask in (GET, LOGS, PROXY) and await self._reader.may(ask, workspace)
 
-    async def sight(self, ask: PermissionCheck) -> VisibleWorkspaces:
+    async def visible_workspaces(self, ask: PermissionCheck) -> VisibleWorkspaces:
         """Return the workspace of the workload, if the reader may see it."""
-        whole = await self._reader.sight(ask)
+        whole = await self._reader.visible_workspaces(ask)
         return VisibleWorkspaces(frozenset([self._workspace] if whole.has(self._workspace) else ()))
 
-    async def still(self) -> bool:
+    async def is_still_valid(self) -> bool:
         """Whether the reader's credential is still valid."""
-        return await self._reader.still()
+        return await self._reader.is_still_valid()
 
 
 class Authenticator(Protocol):
     """One way to authenticate a caller."""
 
-    async def who(self, connection: HTTPConnection) -> Principal:
+    async def authenticate(self, connection: HTTPConnection) -> Principal:
         """Return the caller of a request.
 
         Raises:
@@ -98,7 +98,7 @@ class Authenticator(Protocol):
         ...
 
 
-class Anybody:
+class UnauthenticatedCaller:
     """A caller in mode `none` (on loopback addresses only), under the name in the request. Nothing is refused."""
 
     via = "none"
@@ -112,16 +112,16 @@ class Anybody:
         """Return True: everything is permitted."""
         return True
 
-    async def sight(self, ask: PermissionCheck) -> VisibleWorkspaces:
+    async def visible_workspaces(self, ask: PermissionCheck) -> VisibleWorkspaces:
         """Return all workspaces."""
         return VisibleWorkspaces()
 
-    async def still(self) -> bool:
+    async def is_still_valid(self) -> bool:
         """Return True: there is no credential that could expire."""
         return True
 
 
-def said_name(connection: HTTPConnection) -> str:
+def requested_name(connection: HTTPConnection) -> str:
     """Return the user that a request names; empty when it names none. Raises MalformedError for a wrong name."""
     name = connection.headers.get(USER_HEADER, "").strip()
     if name and SAID.fullmatch(name) is None:
@@ -129,9 +129,9 @@ def said_name(connection: HTTPConnection) -> str:
     return name
 
 
-class Open:
+class NoAuth:
     """Mode `none`: no authentication."""
 
-    async def who(self, connection: HTTPConnection) -> Principal:
+    async def authenticate(self, connection: HTTPConnection) -> Principal:
         """Return a caller under the name in the header; the name is not checked."""
-        return Anybody(connection.headers.get(USER_HEADER, "").strip())
+        return UnauthenticatedCaller(connection.headers.get(USER_HEADER, "").strip())

@@ -12,7 +12,7 @@ from slipway.runtime.clock import Clock
 USERS_MAX = 10_000
 
 
-class Rates:
+class RateLimiter:
     """The buckets of all users; `rate_per_s` 0 means no limit."""
 
     def __init__(self, clock: Clock, *, rate_per_s: float, burst: int, users_max: int = USERS_MAX) -> None:

@@ -20,7 +20,7 @@ _BY = "by"
 _NAME = r"/[a-z0-9][-a-z0-9.]*"
 
 
-class Blinds:
+class Redactor:
     """The filter for a caller who cannot see the `hidden` workspaces.
 
     `sees` returns for any name whether the caller may see that workspace: the field `by` can name a deleted workspace.

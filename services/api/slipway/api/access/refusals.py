@@ -24,12 +24,12 @@ from weakref import WeakValueDictionary
 from starlette.requests import HTTPConnection
 
 from slipway.api.access.principal import Authenticator, Principal
-from slipway.api.access.rate_limit import Rates
+from slipway.api.access.rate_limit import RateLimiter
 from slipway.api.access.session import credential
 from slipway.api.bearer import claims_of
 from slipway.api.http_errors import ForbiddenError, UnauthorizedError
 from slipway.api.networks import Network, is_within
-from slipway.api.ttl_cache import Remembered, Seldom
+from slipway.api.ttl_cache import Throttle, TtlCache
 from slipway.errors import ThrottledError
 from slipway.runtime import log
 from slipway.runtime.clock import Clock
@@ -47,7 +47,7 @@ _Refusal = UnauthorizedError | ForbiddenError
 _log = log.get_logger(__name__)
 
 
-class Refusals:
+class RefusalLimiter:
     """Counts and remembers refusals.
 
     One address may cause `per_s` refusals a second, and `burst` at once; `per_s` 0 means no limit. `trusted` are the
@@ -55,12 +55,12 @@ class Refusals:
     """
 
     def __init__(self, clock: Clock, *, per_s: float, burst: int, trusted: Sequence[Network] = ()) -> None:
-        self._addresses = Rates(clock, rate_per_s=per_s, burst=burst)
+        self._addresses = RateLimiter(clock, rate_per_s=per_s, burst=burst)
         self._per_s, self._burst = per_s, burst
         self._trusted = trusted
-        self._refused = Remembered[str, _Refusal](clock, ttl_s=REFUSED_S, keys_max=CREDENTIALS_MAX)
-        self._known = Remembered[str, bool](clock, ttl_s=KNOWN_S, keys_max=CREDENTIALS_MAX)
-        self._told = Seldom(clock, every_s=TOLD_S)
+        self._refused = TtlCache[str, _Refusal](clock, ttl_s=REFUSED_S, keys_max=CREDENTIALS_MAX)
+        self._known = TtlCache[str, bool](clock, ttl_s=KNOWN_S, keys_max=CREDENTIALS_MAX)
+        self._told = Throttle(clock, every_s=TOLD_S)
         self._checking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def address_of(self, connection: HTTPConnection) -> str:
@@ -142,20 +142,20 @@ class Refusals:
 class LimitedAuth:
     """An `Authenticator` that calls `inner` within the limits; `asks_of_all`: `inner` checks each token remotely."""
 
-    def __init__(self, inner: Authenticator, refusals: Refusals, *, asks_of_all: bool) -> None:
+    def __init__(self, inner: Authenticator, refusals: RefusalLimiter, *, asks_of_all: bool) -> None:
         self._inner = inner
         self._refusals = refusals
         self._asks_of_all = asks_of_all
 
-    async def who(self, connection: HTTPConnection) -> Principal:
+    async def authenticate(self, connection: HTTPConnection) -> Principal:
         """Return the caller of a request."""
         token = credential(connection)
         if not token:
-            return await self._inner.who(connection)
+            return await self._inner.authenticate(connection)
         # A refusal by a lookup in memory is not cached, so that a token that was just made is valid at once.
         is_remembered = self._asks_of_all or claims_of(token) is not None
         async with self._refusals.tried(connection, token, is_remembered=is_remembered):
-            return await self._inner.who(connection)
+            return await self._inner.authenticate(connection)
 
 
 def _is_address(text: str) -> bool:

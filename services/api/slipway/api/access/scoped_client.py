@@ -33,7 +33,7 @@ class VisibleKube:
     async def get(self, resource: Resource[T], name: str, *, namespace: str | None = None) -> T:
         """Return the object. Raises NotFoundError also when the caller may not see its workspace."""
         where = name if resource is NAMESPACES else namespace
-        if where is not None and not (await self._sight("get", resource)).has(where):
+        if where is not None and not (await self._visible("get", resource)).has(where):
             raise NotFoundError(f"there is no {resource.kind} {name[:80]!r} in workspace {where[:80]!r}")
         return await self._kube.get(resource, name, namespace=namespace)
 
@@ -56,11 +56,11 @@ class VisibleKube:
                 limit=limit,
                 continue_=continue_,
             )
-        sight = await self._sight("list", resource)
-        if namespace is not None and not sight.has(namespace):
+        visible = await self._visible("list", resource)
+        if namespace is not None and not visible.has(namespace):
             return Listed(items=[], resource_version="")
-        if namespace is None and sight.only is not None and len(sight.only) == 1 and resource.namespaced:
-            namespace = next(iter(sight.only))
+        if namespace is None and visible.only is not None and len(visible.only) == 1 and resource.namespaced:
+            namespace = next(iter(visible.only))
         listed = await self._kube.list(
             resource,
             namespace=namespace,
@@ -69,9 +69,9 @@ class VisibleKube:
             limit=limit,
             continue_=continue_,
         )
-        if sight.is_whole:
+        if visible.is_whole:
             return listed
-        items = [each for each in listed.items if sight.has(_workspace_of(resource, each))]
+        items = [each for each in listed.items if visible.has(_workspace_of(resource, each))]
         return msgspec.structs.replace(listed, items=items, remaining_item_count=None)
 
     async def create(
@@ -138,10 +138,10 @@ class VisibleKube:
         """Pass the call on, unfiltered: the caller has found the pod before."""
         return self._kube.exec(namespace, pod, container=container, command=command, stdin=stdin, tty=tty)
 
-    async def _sight(self, verb: str, resource: Resource[Any]) -> VisibleWorkspaces:
+    async def _visible(self, verb: str, resource: Resource[Any]) -> VisibleWorkspaces:
         """Return the workspaces where the caller may see the kind; other API groups are visible with allocations."""
         kind = resource.plural if resource.group == API_GROUP else "allocations"
-        return await self._principal.sight(PermissionCheck(verb, kind))
+        return await self._principal.visible_workspaces(PermissionCheck(verb, kind))
 
 
 def _workspace_of(resource: Resource[Any], item: Any) -> str:

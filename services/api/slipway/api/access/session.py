@@ -228,7 +228,7 @@ class BrowserSessions:
         return 0.0 < left_s <= life_s + SKEW_S
 
 
-class Renews(Protocol):
+class RenewsSignIns(Protocol):
     """A port: the current user of a sign-in at the issuer."""
 
     async def principal(self, session: LoginSession) -> Principal:
@@ -239,29 +239,29 @@ class Renews(Protocol):
 class CookieAuth:
     """An `Authenticator` that uses the token of the header, or else the login of the browser."""
 
-    def __init__(self, inner: Authenticator, sessions: BrowserSessions, sign_ins: Renews | None = None) -> None:
+    def __init__(self, inner: Authenticator, sessions: BrowserSessions, sign_ins: RenewsSignIns | None = None) -> None:
         self._inner = inner
         self._sessions = sessions
         self._sign_ins = sign_ins
 
-    async def who(self, connection: HTTPConnection) -> Principal:
+    async def authenticate(self, connection: HTTPConnection) -> Principal:
         """Return the caller, by the header's token or by the browser's login."""
         if bearer(connection):
-            return await self._inner.who(connection)
+            return await self._inner.authenticate(connection)
         presented: LoginSession | None = connection.scope.get(PRESENTED_KEY)
         session = presented or self._sessions.of(connection)
         if session is None:
-            return await self._inner.who(connection)
+            return await self._inner.authenticate(connection)
         connection.scope[BY_COOKIE_KEY] = presented is None
         if session.signed_in is not None:
             if self._sign_ins is None:
                 raise UnauthorizedError("single sign-on is no longer set up here; log in again")
-            return LoggedIn(await self._sign_ins.principal(session), session, self._sessions)
+            return BrowserCaller(await self._sign_ins.principal(session), session, self._sessions)
         connection.scope[TOKEN_KEY] = session.token
-        return LoggedIn(await self._inner.who(connection), session, self._sessions)
+        return BrowserCaller(await self._inner.authenticate(connection), session, self._sessions)
 
 
-class LoggedIn:
+class BrowserCaller:
     """A principal by a browser's login; it is no longer valid when the login has ended."""
 
     def __init__(self, inner: Principal, session: LoginSession, sessions: BrowserSessions) -> None:
@@ -275,13 +275,13 @@ class LoggedIn:
         """By the rights of the login's token or user."""
         return await self._inner.may(ask, workspace)
 
-    async def sight(self, ask: PermissionCheck) -> VisibleWorkspaces:
+    async def visible_workspaces(self, ask: PermissionCheck) -> VisibleWorkspaces:
         """By the rights of the login's token or user."""
-        return await self._inner.sight(ask)
+        return await self._inner.visible_workspaces(ask)
 
-    async def still(self) -> bool:
+    async def is_still_valid(self) -> bool:
         """Whether both the login and its token are still valid."""
-        return self._sessions.is_good(self._session) and await self._inner.still()
+        return self._sessions.is_good(self._session) and await self._inner.is_still_valid()
 
 
 def credential(connection: HTTPConnection) -> str:

@@ -35,7 +35,7 @@ from slipway.api.access.oidc_auth import OidcAuth
 from slipway.api.access.permissions import PermissionCheck, VisibleWorkspaces
 from slipway.api.access.principal import Principal
 from slipway.api.access.session import SECURE, SKEW_S, BrowserSessions, LoginSession, SignedIn, cookies_of
-from slipway.api.http_errors import IssuerAwayError, UnauthorizedError
+from slipway.api.http_errors import IssuerUnavailableError, UnauthorizedError
 from slipway.errors import TransientError
 from slipway.model.times import format_time
 from slipway.runtime import log
@@ -96,11 +96,11 @@ class SignIns:
     async def begin(self, response: Response, *, redirect_uri: str, following: str, is_secure: bool) -> str:
         """Return the address to redirect the browser to; set the sign-in's cookie in `response`.
 
-        Raises IssuerAwayError.
+        Raises IssuerUnavailableError.
         """
         document = await self._issuer.document()
         if not document.authorization_endpoint:
-            raise IssuerAwayError(
+            raise IssuerUnavailableError(
                 f"the issuer {self._issuer.url} has no authorization endpoint, so browsers cannot sign in"
             )
         state, nonce, verifier = (self._random.token_hex(_SECRET_BYTES) for _ in range(3))
@@ -141,7 +141,7 @@ class SignIns:
 
         Raises:
             UnauthorizedError: the answer is not valid, or not for this browser.
-            IssuerAwayError: the issuer is unavailable.
+            IssuerUnavailableError: the issuer is unavailable.
         """
         pending, answer = self._pending(connection), connection.query_params
         state = answer.get("state", "")
@@ -183,7 +183,7 @@ class SignIns:
 
         Raises:
             UnauthorizedError: the sign-in has ended.
-            IssuerAwayError: the newest answer has expired, and the issuer is unavailable.
+            IssuerUnavailableError: the newest answer has expired, and the issuer is unavailable.
         """
         return SignedInCaller(self, self._auth, session, await self.user(session))
 
@@ -240,7 +240,7 @@ class SignIns:
             return said
         try:
             if not await self._sessions.ended.take(f"renew-{session.id}", RENEW_GAP_S):
-                raise IssuerAwayError("the sign-in is being renewed", retry_after_s=1.0)
+                raise IssuerUnavailableError("the sign-in is being renewed", retry_after_s=1.0)
             return await self._renew(session, said)
         except TransientError:
             if is_over:
@@ -263,7 +263,9 @@ class SignIns:
         except GrantRefusedError as error:
             if error.reason not in _GONE:
                 _log.error("the issuer refuses the api's client", why=str(error))
-                raise IssuerAwayError(f"the sign-in cannot be renewed: {error}", retry_after_s=RENEW_GAP_S) from error
+                raise IssuerUnavailableError(
+                    f"the sign-in cannot be renewed: {error}", retry_after_s=RENEW_GAP_S
+                ) from error
             await self._sessions.end(session)
             raise UnauthorizedError("the issuer has ended your session; sign in again") from error
         except UnauthorizedError:
@@ -324,11 +326,11 @@ class SignedInCaller:
         """By the rights of the name and groups that the issuer gave."""
         return await self._caller.may(ask, workspace)
 
-    async def sight(self, ask: PermissionCheck) -> VisibleWorkspaces:
+    async def visible_workspaces(self, ask: PermissionCheck) -> VisibleWorkspaces:
         """By the rights of the name and groups that the issuer gave."""
-        return await self._caller.sight(ask)
+        return await self._caller.visible_workspaces(ask)
 
-    async def still(self) -> bool:
+    async def is_still_valid(self) -> bool:
         """Whether the sign-in is still valid; from now on, the groups are those that the issuer names now."""
         try:
             self._caller = self._auth.principal(await self._sign_ins.user(self._session))

@@ -15,7 +15,7 @@ from pathlib import Path
 from starlette.requests import HTTPConnection
 
 from slipway.api.access.permissions import EVERYWHERE, PermissionCheck, VisibleWorkspaces
-from slipway.api.access.principal import Principal, said_name
+from slipway.api.access.principal import Principal, requested_name
 from slipway.api.access.session import credential
 from slipway.api.http_errors import UnauthorizedError
 from slipway.errors import UnavailableError
@@ -36,7 +36,7 @@ _NOBODY = TokenRecord(
 _log = log.get_logger(__name__)
 
 
-class TokenBook:
+class TokenAuth:
     """The token records of a folder."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
@@ -74,7 +74,7 @@ class TokenBook:
         found = self._records.get(id_)
         return None if found is None or found.has_expired(self._clock.now()) else found
 
-    async def who(self, connection: HTTPConnection) -> Principal:
+    async def authenticate(self, connection: HTTPConnection) -> Principal:
         """Return the caller whom the bearer token identifies."""
         token = credential(connection)
         if not token:
@@ -83,13 +83,13 @@ class TokenBook:
         is_right = (record or _NOBODY).is_of(token)
         if record is None or not is_right:
             raise UnauthorizedError(f"unknown, expired or revoked token; {_HOW}")
-        return TokenHolder(self, record, said_name(connection) if record.names_users else "")
+        return TokenCaller(self, record, requested_name(connection) if record.names_users else "")
 
 
-class TokenHolder:
+class TokenCaller:
     """A caller with a token. `named` is the user that the caller acts as, if the record permits that."""
 
-    def __init__(self, book: TokenBook, record: TokenRecord, named: str = "") -> None:
+    def __init__(self, book: TokenAuth, record: TokenRecord, named: str = "") -> None:
         self._book = book
         self._record = record
         self.name = named or record.user
@@ -103,13 +103,13 @@ class TokenHolder:
         role = record.role_in(workspace) if record is not None and record.hash == self._record.hash else None
         return role is not None and role.includes(ask.role)
 
-    async def sight(self, ask: PermissionCheck) -> VisibleWorkspaces:
+    async def visible_workspaces(self, ask: PermissionCheck) -> VisibleWorkspaces:
         """Return the workspaces in which the record permits `ask`."""
         if await self.may(ask, EVERYWHERE):
             return VisibleWorkspaces()
         return VisibleWorkspaces(frozenset([name for name in self._record.roles if await self.may(ask, name)]))
 
-    async def still(self) -> bool:
+    async def is_still_valid(self) -> bool:
         """Whether the token has neither expired nor been removed."""
         record = self._book.find(self._record.id)
         return record is not None and record.hash == self._record.hash

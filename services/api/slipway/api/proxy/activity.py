@@ -4,7 +4,7 @@ Traffic in both directions is activity while it flows; an open connection withou
 makes by itself are not activity either. While its tab is visible, JupyterLab polls kernels, sessions and terminals
 every few seconds, stores its layout every ten seconds, and receives events on a WebSocket of its own. So for a notebook
 three kinds of requests are ignored: reads of its REST API, its layout, and its events. The notebook itself reports the
-activity of its kernels and terminals (`slipway.inside.beside`).
+activity of its kernels and terminals (`slipway.inside.service_reporter`).
 """
 
 from slipway.model.lifecycle import Kind

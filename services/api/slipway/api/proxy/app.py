@@ -15,14 +15,14 @@ from starlette.websockets import WebSocket
 from slipway.api import audit
 from slipway.api.access import middleware, session
 from slipway.api.access.origins import origin_of, spelled_address, spelled_path, workload_of
-from slipway.api.access.table import PROXIED
+from slipway.api.access.route_rules import PROXIED
 from slipway.api.deps import ApiDeps, parts_of
 from slipway.api.http_errors import ForbiddenError, UnauthorizedError
 from slipway.api.open_streams import holder_of
 from slipway.api.proxy import tunnel
 from slipway.api.proxy.activity import is_use
 from slipway.api.proxy.sockets import forward_socket
-from slipway.api.proxy.target import ROOT, NotYet, ProxyTarget
+from slipway.api.proxy.target import ROOT, NoServer, ProxyTarget
 from slipway.api.proxy.waiting import waiting_response
 from slipway.api.request_telemetry import PROXIED_KEY
 from slipway.api.routes import login
@@ -44,14 +44,14 @@ async def proxy(scope: Scope, receive: Receive, send: Send) -> None:
     """Serve one proxied request or WebSocket."""
     if scope["type"] == "websocket":
         socket = WebSocket(scope, receive, send)
-        with audit.told(socket, PATH):
+        with audit.log_call(socket, PATH):
             await _serve_socket(socket)
-            audit.answered(socket, 101)
+            audit.set_status(socket, 101)
     else:
         request = Request(scope, receive)
-        with audit.told(request, PATH):
+        with audit.log_call(request, PATH):
             await _serve_http(request, send)
-            audit.answered(request, 200)
+            audit.set_status(request, 200)
 
 
 async def to_root(scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,7 +84,7 @@ async def _serve_http(request: Request, send: Send) -> None:
         kept = parts.sessions.of(request)
         if not parts.settings.proxy_domain or not is_browser or request.method != "GET" or kept is None:
             raise ForbiddenError(_APART)
-        await login.onward(request, whole, kept)(request.scope, request.receive, send)
+        await login.origin_page(request, whole, kept)(request.scope, request.receive, send)
         return
     found = await parts.targets.find(whole, _below(request.scope, given), request.scope["query_string"])
     if found.allocation != given:
@@ -111,8 +111,8 @@ async def _serve_http(request: Request, send: Send) -> None:
             parts.targets.forget(whole)
             if not is_browser:
                 raise
-            found = NotYet(allocation=found.allocation, kind=found.kind, phase=Phase.RUNNING, message=str(error))
-    response = waiting_response(await _drawn(request, found), request.url.path, is_browser=is_browser)
+            found = NoServer(allocation=found.allocation, kind=found.kind, phase=Phase.RUNNING, message=str(error))
+    response = waiting_response(await _redacted(request, found), request.url.path, is_browser=is_browser)
     await response(request.scope, request.receive, send)
 
 
@@ -124,8 +124,8 @@ async def _serve_socket(socket: WebSocket) -> None:
     if _is_outside(socket, parts) or _is_apart(socket, parts):
         raise ForbiddenError(_APART)
     found = await parts.targets.find(whole, _below(socket.scope, given), socket.scope["query_string"])
-    if isinstance(found, NotYet):
-        state = await _drawn(socket, found)
+    if isinstance(found, NoServer):
+        state = await _redacted(socket, found)
         await socket.send_denial_response(waiting_response(state, socket.url.path, is_browser=False))
         return
     touch, confirm = _touching(parts, found, socket.scope["type"]), partial(parts.targets.confirm, found)
@@ -143,12 +143,12 @@ async def _serve_socket(socket: WebSocket) -> None:
             raise
 
 
-async def _drawn(connection: HTTPConnection, state: NotYet) -> NotYet:
+async def _redacted(connection: HTTPConnection, state: NoServer) -> NoServer:
     """Return the state with a message for the caller: names that the caller may not see are removed from it.
 
     The scheduler's text names the allocations that go first.
     """
-    return msgspec.structs.replace(state, message=await middleware.drawn(connection, state.message))
+    return msgspec.structs.replace(state, message=await middleware.redacted(connection, state.message))
 
 
 def _is_outside(connection: HTTPConnection, parts: ApiDeps) -> bool:
@@ -187,11 +187,11 @@ def _led_to_login(request: Request) -> Response:
     parts = parts_of(request)
     if not workload_of(request.headers.get("host", ""), parts.settings.proxy_domain):
         if request.headers.get("sec-fetch-site", "") == "cross-site":
-            return login.again(request)
-        return login.to_login(request)
+            return login.reload_page(request)
+        return login.redirect_to_login(request)
     path = spelled_address(request.scope)
     if parts.sessions.has_refused(request):
-        return login.lead_back(request, path, "Your access to this workload has expired, or you have logged out.")
+        return login.back_link_page(request, path, "Your access to this workload has expired, or you have logged out.")
     return RedirectResponse(login.own_origin(request) + path, status_code=303)
 
 

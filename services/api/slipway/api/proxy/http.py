@@ -23,7 +23,7 @@ from slipway.runtime.turns import UnitTurns
 if TYPE_CHECKING:
     import httpx2
 
-    from slipway.api.proxy.early import Upload
+    from slipway.api.proxy.early_response import Upload
 
 CONNECT_S = 5.0
 CONNECTIONS_MAX = 512
@@ -72,7 +72,7 @@ class HttpForwarder:
         """
         import httpx2
 
-        from slipway.api.proxy.early import CONFIRM, UPLOAD, Upload
+        from slipway.api.proxy.early_response import CONFIRM, UPLOAD, Upload
 
         uploaded = asyncio.Event()
         has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
@@ -179,7 +179,7 @@ class HttpForwarder:
         if self._client is None:
             import httpx2
 
-            from slipway.api.proxy.early import EarlyBackend
+            from slipway.api.proxy.early_response import EarlyResponseBackend
 
             limits = httpx2.Limits(
                 max_connections=CONNECTIONS_MAX,
@@ -189,7 +189,7 @@ class HttpForwarder:
             # A workload brings its own certificate; inside the cluster there is no name to verify.
             transport = httpx2.AsyncHTTPTransport(limits=limits, verify=False, trust_env=False)
             # httpx2 has no public way to set the network backend of its pool.
-            transport._pool._network_backend = EarlyBackend()  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+            transport._pool._network_backend = EarlyResponseBackend()  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
             self._client = httpx2.AsyncClient(transport=transport, trust_env=False, timeout=self._timeout())
         return self._client
 
@@ -209,7 +209,7 @@ async def _body(
     """
     try:
         if request.headers.get("expect", "").lower() == "100-continue":
-            await upload.until_heard()
+            await upload.wait_for_response()
         pieces = request.stream()
         while (piece := await upload.next_of(pieces)) is not None:
             touch()

@@ -92,7 +92,7 @@ async def _connect(
     from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
     from websockets.typing import Origin, Subprotocol
 
-    class Once(connect):
+    class NoRedirects(connect):
         """A connection that follows no redirects: the client does."""
 
         def process_redirect(self, exc: Exception) -> Exception | str:
@@ -113,7 +113,7 @@ async def _connect(
     try:
         async with asyncio.timeout(CONNECT_S):
             wire = await _connected(target, confirm)
-            return await Once(
+            return await NoRedirects(
                 f"{scheme}://{host}{target.path.decode('latin-1')}",
                 sock=wire,
                 ssl=_unverified() if target.is_tls else None,

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from slipway.api.explain import standing
+from slipway.api.explain import state_sentence
 from slipway.api.http_errors import ForbiddenError, NotListeningError
 from slipway.api.lookup import Lookup
 from slipway.api.networks import IP, METADATA, Network, inner, is_within, normal_text, parse_networks
@@ -30,7 +30,7 @@ from slipway.api.ports import Kube
 from slipway.api.proxy.own_addresses import is_own
 from slipway.api.queue_view import gate_of, is_waiting
 from slipway.api.seen_nodes import BY_ADDRESS, SeenNode
-from slipway.api.ttl_cache import Recent
+from slipway.api.ttl_cache import LoadingCache
 from slipway.crd.kinds import defaults_of
 from slipway.crd.members import pod_uids
 from slipway.crd.transitions import id_of
@@ -84,7 +84,7 @@ class ProxyTarget(msgspec.Struct, frozen=True, kw_only=True):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class NotYet(msgspec.Struct, frozen=True, kw_only=True):
+class NoServer(msgspec.Struct, frozen=True, kw_only=True):
     """The allocation has no server to connect to: not yet, or not any more."""
 
     allocation: AllocationId
@@ -94,7 +94,7 @@ class NotYet(msgspec.Struct, frozen=True, kw_only=True):
     has_ended: bool = False
 
 
-class _Place(msgspec.Struct, frozen=True, kw_only=True):
+class _CachedTarget(msgspec.Struct, frozen=True, kw_only=True):
     """The cached part of a target, which does not depend on the path; `ip` is empty when there is no running pod."""
 
     allocation: Allocation
@@ -119,9 +119,9 @@ class Targets:
         self._allowed = allowed
         self._nodes = nodes
         self._lookup = lookup
-        self._places = Recent[str, _Place](clock, ttl_s=TTL_S)
+        self._places = LoadingCache[str, _CachedTarget](clock, ttl_s=TTL_S)
 
-    async def find(self, given: str, path: bytes, query: bytes) -> ProxyTarget | NotYet:
+    async def find(self, given: str, path: bytes, query: bytes) -> ProxyTarget | NoServer:
         """Return the target of a request for `path` (raw, below `/proxy/{id}`; begins with a slash).
 
         Raises:
@@ -177,20 +177,20 @@ class Targets:
     def _is_a_nodes(self, address: str) -> bool:
         return self._nodes.count(BY_ADDRESS, address) > 0
 
-    async def _locate(self, given: str) -> _Place:
+    async def _locate(self, given: str) -> _CachedTarget:
         allocation = await self._lookup.find(given)
         status = allocation.status
         if status.phase not in (Phase.STARTING, Phase.RUNNING, Phase.TERMINATING):
-            return _Place(allocation=allocation, ip="")
+            return _CachedTarget(allocation=allocation, ip="")
         name = pod_name(id_of(allocation), status.attempt, 0)
         try:
             pod = await self._kube.get(PODS, name, namespace=allocation.metadata.namespace)
         except NotFoundError:
-            return _Place(allocation=allocation, ip="")
+            return _CachedTarget(allocation=allocation, ip="")
         ip = _ip(pod, allocation)
         if ip:
             check_pod_address(pod, self._allowed, is_a_nodes=self._is_a_nodes, is_ours=is_own)
-        return _Place(allocation=allocation, ip=ip, pod=name, pod_uid=pod.metadata.uid)
+        return _CachedTarget(allocation=allocation, ip=ip, pod=name, pod_uid=pod.metadata.uid)
 
 
 def check_pod_address(
@@ -277,10 +277,10 @@ def _ports(allocation: Allocation) -> list[PortSpec]:
     return [PortSpec(name="http", port=default)] if default else []
 
 
-def _not_yet(allocation: Allocation) -> NotYet:
+def _not_yet(allocation: Allocation) -> NoServer:
     has_ended = allocation.status.phase is Phase.TERMINATED
-    message = gate_of(allocation)[1] if is_waiting(allocation) else standing(allocation)
-    return NotYet(
+    message = gate_of(allocation)[1] if is_waiting(allocation) else state_sentence(allocation)
+    return NoServer(
         allocation=id_of(allocation),
         kind=allocation.spec.kind,
         phase=allocation.status.phase,

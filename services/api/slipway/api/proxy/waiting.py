@@ -5,7 +5,7 @@ from html import escape
 from starlette.responses import Response
 
 from slipway.api.problems import ProblemRow, problem_response
-from slipway.api.proxy.target import NotYet
+from slipway.api.proxy.target import NoServer
 from slipway.api.view import allocation_path
 
 AGAIN_S = 2
@@ -36,7 +36,7 @@ _PAGE = """<!doctype html>
 """
 
 
-def waiting_response(state: NotYet, instance: str, *, is_browser: bool) -> Response:
+def waiting_response(state: NoServer, instance: str, *, is_browser: bool) -> Response:
     """Return 503 with Retry-After while the workload may still answer, 410 after its end; browsers get a page."""
     row = _ENDED if state.has_ended else _NOT_YET
     if not is_browser:
@@ -49,7 +49,7 @@ def waiting_response(state: NotYet, instance: str, *, is_browser: bool) -> Respo
     return Response(page, status_code=row.status, headers=headers, media_type="text/html")
 
 
-def _page(state: NotYet, root: str) -> str:
+def _page(state: NoServer, root: str) -> str:
     """Return the page; `root` is the relative path from it to the root of the API."""
     title = f"The {state.kind} has ended" if state.has_ended else f"The {state.kind} is on its way"
     items = "".join(
@@ -70,7 +70,7 @@ def _page(state: NotYet, root: str) -> str:
     )
 
 
-def _standing(phase: str, state: NotYet) -> str:
+def _standing(phase: str, state: NoServer) -> str:
     order = list(_STEPS)
     place = order.index(state.phase) if state.phase in order else len(order)
     here = order.index(phase)

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api import verbs
-from slipway.api.access.middleware import sight_of
+from slipway.api.access.middleware import visible_workspaces_of
 from slipway.api.access.permissions import LIMITS, VisibleWorkspaces
 from slipway.api.admission import changed_work
 from slipway.api.change_schemas import ChangeBody, KillBody
@@ -26,7 +26,7 @@ from slipway.api.endpoint import Endpoint, Query, flag_param, json_response
 from slipway.api.etags import is_known, required_version, tag_of
 from slipway.api.explain import explain
 from slipway.api.fair_share_view import turn_sentence
-from slipway.api.forecast import foreseen
+from slipway.api.forecast import forecast_of
 from slipway.api.holders import holders, waits_for_others
 from slipway.api.http_errors import ConflictError
 from slipway.api.identity import principal_of
@@ -124,7 +124,7 @@ async def delete(request: Request) -> Response:
     parts, found = parts_of(request), await _found(request)
     await parts.changes.delete(found, version=required_version(request, found.metadata.resource_version, "allocation"))
     try:
-        return _answer(request, await parts.lookup.again(found), status=202)
+        return _answer(request, await parts.lookup.reload(found), status=202)
     except NotFoundError:
         return _answer(request, found, status=202)
 
@@ -204,30 +204,30 @@ async def explained(request: Request) -> Response:
     silent = await _silent_nodes(parts, _nodes_of(found))
     now = parts.clock.now()
     view = explain(found, pending, jobs, first=first, seen=seen, silent_nodes=silent, now=now, missing_pool=missing)
-    sight = await sight_of(request)
+    visible = await visible_workspaces_of(request)
     if waits_for_others(view.code, view.message):
         live, parents = await live_of(parts, found.spec.pool), await _parents_of_queues(parts, view.code)
-        held, more = holders(found, view.code, live, sight.has, message=view.message, parents=parents)
+        held, more = holders(found, view.code, live, visible.has, message=view.message, parents=parents)
         view = msgspec.structs.replace(view, holders=held, others_holding=more)
-    if not sight.is_whole:
-        own = {id_of(each) for each in pending if sight.has(each.metadata.namespace)}
+    if not visible.is_whole:
+        own = {id_of(each) for each in pending if visible.has(each.metadata.namespace)}
         view = msgspec.structs.replace(view, jobs_ahead=[each for each in view.jobs_ahead if each in own])
     if is_waiting(found):
-        view = msgspec.structs.replace(view, fair_share=await _turn(parts, found, pending, sight))
+        view = msgspec.structs.replace(view, fair_share=await _turn(parts, found, pending, visible))
     if flag_param(request, FORESEE.name):
         view = msgspec.structs.replace(
-            view, foreseen=await foreseen(parts.simulator, parts.seen, found, user=holder_of(request).user)
+            view, foreseen=await forecast_of(parts.simulator, parts.seen, found, user=holder_of(request).user)
         )
     return json_response(view)
 
 
-async def _turn(parts: ApiDeps, found: Allocation, pending: Sequence[Allocation], sight: VisibleWorkspaces) -> str:
+async def _turn(parts: ApiDeps, found: Allocation, pending: Sequence[Allocation], visible: VisibleWorkspaces) -> str:
     """Return the sentence about the order of users by fair share; empty when the pool counts no past use.
 
     The sentence names other users, so it is empty for a caller who may not see all workspaces.
     """
     pool = await _pool_that_counts(parts, found.spec.pool)
-    if pool is None or not sight.is_whole:
+    if pool is None or not visible.is_whole:
         return ""
     try:
         queue = await parts.kube.get(QUEUES, found.spec.queue)

@@ -15,10 +15,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api import audit, job_changes, verbs
-from slipway.api.access.middleware import permit_member, permit_on, permit_patch, sight_of
+from slipway.api.access.middleware import permit_member, permit_on, permit_patch, visible_workspaces_of
 from slipway.api.access.permissions import PermissionCheck
-from slipway.api.access.table import rule_of
-from slipway.api.batch import LANES, Batch, NotReachedError, Tried
+from slipway.api.access.route_rules import rule_of
+from slipway.api.batch import LANES, Batch, BatchDeadlineError, Tried
 from slipway.api.batch_schemas import (
     BATCH_MAX,
     MOVES_MAX,
@@ -68,7 +68,7 @@ _FIELDS: Mapping[str, tuple[BatchVerb, ...]] = {
 """{field: the verbs that accept it}"""
 
 
-class Subjects(NamedTuple):
+class BatchSelection(NamedTuple):
     """The allocations of a batch: (the requested id, the object if it was already read) for each."""
 
     each: list[tuple[str, Allocation | None]]
@@ -209,28 +209,28 @@ async def _in_order(
     return (await turn.each(subjects[::-1], one, lanes=1))[::-1]
 
 
-async def _subjects(request: Request, parts: ApiDeps, body: BatchRequest) -> Subjects:
+async def _subjects(request: Request, parts: ApiDeps, body: BatchRequest) -> BatchSelection:
     """Return the allocations of the batch, without duplicates."""
     if isinstance(body.ids, list):
         texts = list(dict.fromkeys(body.ids))
         known = await _listed(parts, body) if len(texts) >= LIST_FROM else {}
-        return Subjects([(text, known.get(text)) for text in texts])
+        return BatchSelection([(text, known.get(text)) for text in texts])
     assert isinstance(body.selector, AllocationSelector)  # noqa: S101 - it was checked
     most = MOVES_MAX if body.verb is BatchVerb.MOVE else BATCH_MAX
     limit = body.limit if isinstance(body.limit, int) else most
     wanted = _filter(body.selector, _meant(body))
-    sight = await sight_of(request)
+    visible = await visible_workspaces_of(request)
     found: list[Allocation] = []
     continue_ = body.continue_
     while True:
-        page = await _page(parts, wanted, limit - len(found), continue_, is_whole=sight.is_whole)
+        page = await _page(parts, wanted, limit - len(found), continue_, is_whole=visible.is_whole)
         found += page.items
         continue_ = page.continue_
         if not continue_ or len(found) >= limit:
             break
     for each in found:
         parts.lookup.remember(each)
-    return Subjects([(id_of(each), each) for each in found], continue_)
+    return BatchSelection([(id_of(each), each) for each in found], continue_)
 
 
 def _meant(body: BatchRequest) -> ListFilter:
@@ -328,7 +328,7 @@ def _mark_of(allocation: Allocation) -> str:
 
 def _item(text: str, tried: Tried[AppliedVerb]) -> BatchItem:
     match tried:
-        case NotReachedError():
+        case BatchDeadlineError():
             return BatchItem(id=text, outcome=Outcome.NOT_REACHED)
         case NotFoundError():
             return BatchItem(id=text, outcome=Outcome.NOT_FOUND, problem=problem_of(tried))
@@ -352,7 +352,7 @@ def _tell(request: Request, verb: BatchVerb, items: list[BatchItem]) -> None:
     for item in items:
         if item.outcome is not Outcome.NOT_REACHED:
             status = 200 if item.problem is None else item.problem.status
-            audit.told_of_each(request, verb, {"id": item.id, "name": item.name}, item.workspace, status)
+            audit.log_item(request, verb, {"id": item.id, "name": item.name}, item.workspace, status)
 
 
 ENDPOINTS = (

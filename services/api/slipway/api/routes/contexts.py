@@ -7,7 +7,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from slipway.api.access.middleware import DEFAULT_WORKSPACE, workspace_in_query
-from slipway.api.contexts import Stored
+from slipway.api.contexts import StoredArchive
 from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, Query, bad_param, json_response, location
 from slipway.api.http_errors import MalformedError, UnsupportedMediaError
@@ -98,7 +98,7 @@ def _check_type(request: Request) -> None:
         raise UnsupportedMediaError(f"a body of type {given[:64]!r} is not accepted; send Content-Type: {GZIP_TYPE}")
 
 
-def _view(stored: Stored) -> ContextView:
+def _view(stored: StoredArchive) -> ContextView:
     index = stored.index
     return ContextView(
         id=index.id,

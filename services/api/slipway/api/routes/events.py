@@ -3,9 +3,9 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from slipway.api.access.middleware import blinds_of, sight_of
+from slipway.api.access.middleware import redactor_of, visible_workspaces_of
 from slipway.api.access.permissions import VisibleWorkspaces
-from slipway.api.access.redaction import Blinds
+from slipway.api.access.redaction import Redactor
 from slipway.api.cloudevents import cloud_event, page_of
 from slipway.api.deps import parts_of
 from slipway.api.endpoint import JSON_TYPE, Endpoint, Query, accepts, flag_param, number_param
@@ -13,7 +13,7 @@ from slipway.api.event_feed import PAGE_MAX, cursor_at, is_past_end, seq_of_curs
 from slipway.api.firehose import FirehoseFilter, follow_all
 from slipway.api.open_streams import holder_of
 from slipway.api.redis_required import needs_redis
-from slipway.api.sse import SSE_TYPE, Outlet, PushResponse, Writer
+from slipway.api.sse import SSE_TYPE, PushResponse, StreamOutput, Writer
 from slipway.model.events import AllocationEvent
 
 TAG = "events"
@@ -32,11 +32,11 @@ async def events(request: Request) -> Response:
     if is_past_end(found, after):
         return Response(status_code=204)  # an EventSource does not reconnect after 204
 
-    async def write(outlet: Outlet) -> None:
+    async def write(output: StreamOutput) -> None:
         async def emit(event: AllocationEvent) -> None:
             # The event can name a workspace that is newer than this stream, so the filter is made for each event.
-            told, blinds = cloud_event(event), await blinds_of(request)
-            await outlet.event(blinds(told) if blinds else told, id_=event.entry_id)
+            told, redactor = cloud_event(event), await redactor_of(request)
+            await output.event(redactor(told) if redactor else told, id_=event.entry_id)
 
         await parts.event_feed.follow(found, after=after, emit=emit)
 
@@ -59,11 +59,11 @@ async def all_events(request: Request) -> Response:
         # One read before the answer begins, so that a wrong cursor or a missing Redis is an error, not a broken stream.
         await parts.firehose.read(after=cursor, limit=1)
 
-    async def look() -> tuple[VisibleWorkspaces, Blinds | None]:
-        return await sight_of(request), await blinds_of(request)
+    async def look() -> tuple[VisibleWorkspaces, Redactor | None]:
+        return await visible_workspaces_of(request), await redactor_of(request)
 
-    async def write(outlet: Outlet) -> None:
-        await follow_all(parts.firehose, wanted, cursor, outlet, look)
+    async def write(output: StreamOutput) -> None:
+        await follow_all(parts.firehose, wanted, cursor, output, look)
 
     return push(request, write, kind="firehose")
 

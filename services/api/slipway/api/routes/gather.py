@@ -38,7 +38,7 @@ async def allgather(request: Request) -> Response:
     check_attempt(found, body.attempt or (caller.attempt if caller is not None else None))
     key = GatherKey(allocation=id_of(found), attempt=found.status.attempt, group=body.group)
     rank = body.rank if body.rank is not None else caller.rank if caller is not None else NO_RANK
-    meeting = parts.gather.meet(
+    meeting = parts.gather.gather(
         key,
         Seat(request_id=body.request_id, rank=rank, data=data),
         peers=body.num_peers,

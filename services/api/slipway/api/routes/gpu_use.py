@@ -7,9 +7,10 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 
-from slipway.api.access.middleware import sight_of, workspaces_of
+from slipway.api.access.middleware import visible_workspaces_of, workspaces_of
 from slipway.api.deps import ApiDeps, parts_of
 from slipway.api.endpoint import Endpoint, Query, bad_param, flag_param, json_response
+from slipway.api.filter_names import FilterNames, check_filter_names
 from slipway.api.gpu_days import (
     DAY_S,
     DAYS_MAX,
@@ -24,7 +25,6 @@ from slipway.api.gpu_days import (
     row_of,
 )
 from slipway.api.gpu_use import WINDOW_S, AllocationGpuUse, GpuUseView, PodGpuUse, PodKey, query_of, read_use, use_of
-from slipway.api.named import Named, check_named
 from slipway.api.open_streams import holder_of
 from slipway.api.prometheus import Prometheus
 from slipway.api.routes.usage import by_of, days_of
@@ -45,12 +45,12 @@ async def gpu_use(request: Request) -> Response:
     rows: list[AllocationGpuUse] = []
     prometheus = parts.prometheus
     if prometheus is not None:
-        sight = await sight_of(request)
+        visible = await visible_workspaces_of(request)
         wanted = [
             each
             for each in await parts.seen.live()
             if each.status.phase is Phase.RUNNING
-            and sight.has(each.metadata.namespace)
+            and visible.has(each.metadata.namespace)
             and _passes(ask.get("workspace"), each.metadata.namespace)
             and _passes(ask.get("user"), user_of(each))
             and _passes(ask.get("id"), id_of(each), each.metadata.name)
@@ -64,7 +64,9 @@ async def gpu_use(request: Request) -> Response:
                 idle_percent=settings.gpu_idle_percent,
             )
     if not rows:
-        await check_named(parts.kube, Named(workspace=ask.get("workspace", "")), partial(workspaces_of, request))
+        await check_filter_names(
+            parts.kube, FilterNames(workspace=ask.get("workspace", "")), partial(workspaces_of, request)
+        )
     view = GpuUseView(
         is_configured=prometheus is not None,
         window_seconds=WINDOW_S,
@@ -99,18 +101,20 @@ async def gpu_use_days(request: Request) -> Response:
     if len(days) > DAYS_MAX:
         raise bad_param("from", f"at most {DAYS_MAX} days at once; ask for {days[-DAYS_MAX]}")
     found: list[GpuDay] = []
-    sight, prometheus = await sight_of(request), parts.prometheus
-    owners = owners_of(each for each in await parts.seen.brief() if sight.has(each.metadata.namespace))
+    visible, prometheus = await visible_workspaces_of(request), parts.prometheus
+    owners = owners_of(each for each in await parts.seen.brief() if visible.has(each.metadata.namespace))
     if prometheus is not None:
         found = [
             each
             for each in await _of_days(parts, prometheus, days, user=holder_of(request).user)
-            if sight.has(each.pod[0])
+            if visible.has(each.pod[0])
             and _passes(ask.get("workspace"), each.pod[0])
             and (not ask.get("user") or ((owner := owner_of(each, owners)) and user_of(owner) == ask["user"]))
         ]
     if not found:
-        await check_named(parts.kube, Named(workspace=ask.get("workspace", "")), partial(workspaces_of, request))
+        await check_filter_names(
+            parts.kube, FilterNames(workspace=ask.get("workspace", "")), partial(workspaces_of, request)
+        )
     view = GpuDaysView(
         is_configured=prometheus is not None,
         by=by,

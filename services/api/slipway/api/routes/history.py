@@ -8,12 +8,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api import history
-from slipway.api.access.middleware import sight_of, workspaces_of
+from slipway.api.access.middleware import visible_workspaces_of, workspaces_of
 from slipway.api.access.permissions import VisibleWorkspaces
 from slipway.api.deps import ApiDeps, parts_of
 from slipway.api.endpoint import Endpoint, Query, bad_param, json_response, time_param
+from slipway.api.filter_names import FilterNames, check_filter_names
 from slipway.api.history import UNKNOWN, HistoryView, PastAllocation
-from slipway.api.named import Named, check_named
 from slipway.api.open_streams import holder_of
 from slipway.api.routes.usage import in_totals
 from slipway.crd.transitions import id_of
@@ -46,15 +46,15 @@ async def at_moment(request: Request) -> Response:
 
 
 async def _answer(request: Request, at: float) -> Response:
-    parts, query, sight = parts_of(request), request.query_params, await sight_of(request)
+    parts, query, visible = parts_of(request), request.query_params, await visible_workspaces_of(request)
     workspace = query.get("workspace", "")
     listed = await parts.kube.list(ALLOCATIONS, namespace=workspace or None)
     lossy: list[str] = []
     items = await _of_objects(parts, [each for each in listed.items if history.existed(each, at)], at)
     known = frozenset(id_of(each) for each in listed.items)
     try:
-        events, oldest, is_whole = await _firehose(parts, at, sight)
-        gone = history.of_the_gone(events, known, at)
+        events, oldest, is_whole = await _firehose(parts, at, visible)
+        gone = history.of_deleted(events, known, at)
         items += [each for each in gone if workspace in ("", each.workspace)]
         if not is_whole or oldest > at:
             lossy.append(
@@ -73,11 +73,11 @@ async def _answer(request: Request, at: float) -> Response:
         lossy.append("allocations that were deleted since then are left out, because their queue is not recorded")
     items = [each for each in items if queue in ("", each.queue)]
     items = [each for each in items if query.get("pool", "") in ("", each.pool)]
-    items = [each for each in items if sight.has(each.workspace)]
+    items = [each for each in items if visible.has(each.workspace)]
     if not items:
         # The queue of a deleted allocation is unknown, and may be the requested one. So the queue is not checked.
-        named = Named(workspace=workspace, pool=query.get("pool", ""), queue="" if has_gone else queue)
-        await check_named(parts.kube, named, partial(workspaces_of, request), in_totals(request, sight))
+        named = FilterNames(workspace=workspace, pool=query.get("pool", ""), queue="" if has_gone else queue)
+        await check_filter_names(parts.kube, named, partial(workspaces_of, request), in_totals(request, visible))
     items.sort(key=lambda each: (each.workspace, each.name, each.id))
     return json_response(HistoryView(at=format_time(at), items=items, counts=history.counts(items), lossy=lossy))
 
@@ -95,7 +95,7 @@ async def _of_objects(parts: ApiDeps, allocations: list[Allocation], at: float) 
     return [each for each in found if each is not None]
 
 
-async def _firehose(parts: ApiDeps, at: float, sight: VisibleWorkspaces) -> tuple[list[AllocationEvent], float, bool]:
+async def _firehose(parts: ApiDeps, at: float, visible: VisibleWorkspaces) -> tuple[list[AllocationEvent], float, bool]:
     """Read the firehose up to the time `at`.
 
     Return (the events that the caller may see, the time of the oldest event, whether the search was complete).
@@ -108,7 +108,7 @@ async def _firehose(parts: ApiDeps, at: float, sight: VisibleWorkspaces) -> tupl
         if not page:
             return found, oldest, True
         read += len(page)
-        found += [each.event for each in page if sight.has(each.event.namespace)]
+        found += [each.event for each in page if visible.has(each.event.namespace)]
         cursor = page[-1].cursor
         times = [parse_time(each.event.time) for each in page if each.event.time]
         oldest = min([oldest, *times])

@@ -13,7 +13,7 @@ from slipway.api.access.middleware import (
     permit,
     permit_member,
     permit_patch,
-    sight_of,
+    visible_workspaces_of,
     workspace_in_query,
     workspaces_of,
 )
@@ -22,6 +22,7 @@ from slipway.api.decoding import checked, read_object
 from slipway.api.deps import ApiDeps, parts_of
 from slipway.api.endpoint import Endpoint, Query, bad_param, flag_param, json_response, location
 from slipway.api.etags import required_version, tag_of
+from slipway.api.filter_names import FilterNames, check_filter_names
 from slipway.api.identity import user_of
 from slipway.api.job_changes import Effects
 from slipway.api.job_schemas import (
@@ -38,14 +39,13 @@ from slipway.api.job_schemas import (
     StatsView,
 )
 from slipway.api.job_view import STATES, job_views, pool_stats, queue_stats
-from slipway.api.named import Named, check_named
 from slipway.api.problems import status_of
 from slipway.api.routes.allocations import first_of
 from slipway.api.routes.usage import days_of, in_totals, spent_on
 from slipway.api.schemas import AllocationView, ListMetadata
 from slipway.api.view import allocation_view
+from slipway.crd.daily_usage import KeyUsage
 from slipway.crd.meta import ANNOTATION_USER
-from slipway.crd.spending import Spent
 from slipway.crd.v1alpha1 import Allocation, Job
 from slipway.errors import AlreadyExistsError
 from slipway.kube.resources import JOBS
@@ -64,14 +64,16 @@ async def list_jobs(request: Request) -> Response:
         raise bad_param("state", f"must be one of {', '.join(STATES)}, not {state[:64]!r}")
     jobs = await job_changes.all_jobs(parts)
     workspace, queue = query.get("workspace", ""), query.get("queue", "")
-    sight = await sight_of(request, PermissionCheck("list", "jobs"))
-    seen = [job for job in jobs.values() if sight.has(job.metadata.namespace)]
+    visible = await visible_workspaces_of(request, PermissionCheck("list", "jobs"))
+    seen = [job for job in jobs.values() if visible.has(job.metadata.namespace)]
     wanted = [job for job in seen if workspace in ("", job.metadata.namespace)]
     allocations = await parts.seen.brief()
     views = job_views(wanted, allocations, jobs, first=await first_of(parts, allocations))
     shown = [each for each in views if state in ("", each.state) and (not queue or queue in each.queues)]
     if not shown:
-        await check_named(parts.kube, Named(workspace=workspace, queue=queue), partial(workspaces_of, request))
+        await check_filter_names(
+            parts.kube, FilterNames(workspace=workspace, queue=queue), partial(workspaces_of, request)
+        )
     shown.sort(key=lambda each: (-STATES.index(each.state), each.ahead, each.workspace, each.name))
     return json_response(JobList(items=shown, metadata=ListMetadata()))
 
@@ -158,7 +160,7 @@ async def batch(request: Request) -> Response:
         is_job = isinstance(update.job, str)
         names = {"name" if is_job else "id": item.subject}
         workspace = update.workspace if is_job else changed_in
-        audit.told_of_each(request, "change", names, workspace, 200 if item.ok else status_of(item.code))
+        audit.log_item(request, "change", names, workspace, 200 if item.ok else status_of(item.code))
     return json_response(answer)
 
 
@@ -174,13 +176,13 @@ async def stats(request: Request) -> Response:
     spent = await spent_on(request, days, allocations) if with_days else []
     spent = [each for each in spent if pool in ("", each.key[2])]
     if not live and not spent:
-        remembered = in_totals(request, await sight_of(request))
-        await check_named(parts.kube, Named(pool=pool), partial(workspaces_of, request), remembered)
+        remembered = in_totals(request, await visible_workspaces_of(request))
+        await check_filter_names(parts.kube, FilterNames(pool=pool), partial(workspaces_of, request), remembered)
     queues = queue_stats(live, now, units_by=parts.seen.gpu_units_of)
     return json_response(StatsView(queues=queues, pools=pool_stats(queues), days=_waits(spent)))
 
 
-def _waits(spent: Iterable[Spent]) -> list[DayWaits]:
+def _waits(spent: Iterable[KeyUsage]) -> list[DayWaits]:
     rows = usage_view.grouped(spent, ("day", "pool", "queue"))
     return [
         DayWaits(

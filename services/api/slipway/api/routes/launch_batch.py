@@ -16,13 +16,13 @@ from starlette.responses import Response
 from slipway.api import audit, replicas
 from slipway.api.access.middleware import permit
 from slipway.api.access.permissions import CREATE
-from slipway.api.batch import NotReachedError, Tried
+from slipway.api.batch import BatchDeadlineError, Tried
 from slipway.api.batch_schemas import LaunchesAnswer, LaunchesRequest, LaunchItem, LaunchOutcome
 from slipway.api.decoding import checked, read_object, summary
 from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, json_response
 from slipway.api.identity import principal_of, user_of
-from slipway.api.launch import DEFAULT_WORKSPACE, Launched, Order, check_key
+from slipway.api.launch import DEFAULT_WORKSPACE, LaunchRequest, LaunchResult, check_key
 from slipway.api.overlays import merged
 from slipway.api.problems import problem_of
 from slipway.api.request_telemetry import unique_id
@@ -51,9 +51,9 @@ async def launch_batch(request: Request) -> Response:
     names = _names(each)
     named = common.get("workspace", DEFAULT_WORKSPACE)
     workspace = named if isinstance(named, str) else DEFAULT_WORKSPACE
-    audit.about(request, {}, workspace=workspace)
+    audit.note_object(request, {}, workspace=workspace)
     await permit(request, CREATE, workspace)
-    order = Order(
+    launch_request = LaunchRequest(
         body={},
         values=values,
         workspace=workspace if isinstance(named, str) else "",
@@ -62,11 +62,11 @@ async def launch_batch(request: Request) -> Response:
         traceparent=telemetry.current_traceparent(),
     )
 
-    async def one(place: int) -> Launched:
+    async def one(place: int) -> LaunchResult:
         own_key = key_hash(f"{key}\n{names[place]}") if key else ""
         suffix = parts.random.token_hex(4)
         launched = await parts.launcher.launch(
-            order.for_one(merged(common, each[place]), key=own_key, request_id=unique_id(request, suffix))
+            launch_request.for_one(merged(common, each[place]), key=own_key, request_id=unique_id(request, suffix))
         )
         parts.lookup.remember(launched.allocation)
         return launched
@@ -136,13 +136,13 @@ def _refused(*errors: FieldError) -> InvalidError:
     return InvalidError(summary("the body", errors), fields=errors)
 
 
-def _item(name: str, tried: Tried[Launched]) -> LaunchItem:
+def _item(name: str, tried: Tried[LaunchResult]) -> LaunchItem:
     match tried:
-        case NotReachedError():
+        case BatchDeadlineError():
             return LaunchItem(name=name, outcome=LaunchOutcome.NOT_REACHED)
         case ControlPlaneError():
             return LaunchItem(name=name, outcome=LaunchOutcome.REFUSED, problem=problem_of(tried))
-        case Launched():
+        case LaunchResult():
             return LaunchItem(
                 name=name,
                 outcome=LaunchOutcome.LAUNCHED if tried.created else LaunchOutcome.REPLAYED,
@@ -157,7 +157,7 @@ def _tell(request: Request, items: list[LaunchItem], workspace: str) -> None:
     for item in items:
         if item.outcome is not LaunchOutcome.NOT_REACHED:
             status = statuses.get(item.outcome) or (item.problem.status if item.problem else 500)
-            audit.told_of_each(request, "launch", {"id": item.id, "name": item.name}, workspace, status)
+            audit.log_item(request, "launch", {"id": item.id, "name": item.name}, workspace, status)
 
 
 ENDPOINTS = (

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api import audit, preview, replicas
-from slipway.api.access.middleware import permit, sight_of, workspaces_of
+from slipway.api.access.middleware import permit, visible_workspaces_of, workspaces_of
 from slipway.api.access.permissions import CREATE
 from slipway.api.decoding import read_object
 from slipway.api.deps import parts_of
@@ -25,10 +25,10 @@ from slipway.api.endpoint import (
 )
 from slipway.api.etags import tag_of
 from slipway.api.field_mask import FIELDS, FieldMask
+from slipway.api.filter_names import FilterNames, check_filter_names
 from slipway.api.identity import user_of
-from slipway.api.launch import DEFAULT_WORKSPACE, Order
+from slipway.api.launch import DEFAULT_WORKSPACE, LaunchRequest
 from slipway.api.listing import ListFilter, TimeRange, list_all, list_page
-from slipway.api.named import Named, check_named
 from slipway.api.request_telemetry import SPAN_KEY, unique_id
 from slipway.api.schemas import AllocationList, AllocationView, LaunchBody, ListMetadata, MaskedList
 from slipway.api.secret_values import split
@@ -84,10 +84,10 @@ async def launch(request: Request, kind: Kind | None = None) -> Response:
     body, values = split(await read_object(request, parts.settings.body_bytes_max))
     named = body.get("workspace")
     workspace = named if isinstance(named, str) else DEFAULT_WORKSPACE
-    audit.about(request, {}, workspace=workspace)
+    audit.note_object(request, {}, workspace=workspace)
     await permit(request, CREATE, workspace)
     is_dry = flag_param(request, "dryRun")
-    order = Order(
+    launch_request = LaunchRequest(
         body=replicas.first_of(body) if is_dry else body,
         values=values,
         workspace=workspace if named is None or isinstance(named, str) else "",
@@ -98,13 +98,13 @@ async def launch(request: Request, kind: Kind | None = None) -> Response:
         traceparent=telemetry.current_traceparent(),
     )
     if is_dry:
-        rehearsal = await parts.launcher.rehearse(order, parts.seen.live)
+        launch_preview = await parts.launcher.preview(launch_request, parts.seen.live)
         # The cost grows with the gang, the cluster and its allocations, so this runs in a thread.
-        return json_response(await asyncio.to_thread(preview.answer, rehearsal, parts.settings.task_options))
-    launched = await parts.launcher.launch(order)
+        return json_response(await asyncio.to_thread(preview.answer, launch_preview, parts.settings.task_options))
+    launched = await parts.launcher.launch(launch_request)
     allocation_id = id_of(launched.allocation)
     made = launched.allocation.metadata
-    audit.about(request, {"id": allocation_id, "name": made.name}, workspace=made.namespace)
+    audit.note_object(request, {"id": allocation_id, "name": made.name}, workspace=made.namespace)
     parts.lookup.remember(launched.allocation)
     request.scope[SPAN_KEY].set(slipway__allocation__id=allocation_id)
     view = allocation_view(launched.allocation, outside=parts.settings.outside(), warnings=launched.warnings)
@@ -133,7 +133,7 @@ async def list_allocations(request: Request, kind: Kind | None = None) -> Respon
     )
     limit = number_param(request, "limit", default=PAGE_MAX, least=1, most=PAGE_MAX)
     order, continue_ = Sorting.parse(query.get("sort", "")), query.get("continue", "")
-    if not order.fields and not wanted.workspace and not (await sight_of(request)).is_whole:
+    if not order.fields and not wanted.workspace and not (await visible_workspaces_of(request)).is_whole:
         # A page token of the cluster contains the name of an item, which the caller may not be allowed to see.
         order = Sorting.parse("workspace,name")
     mask = FieldMask.parse(query.get("fields", ""), of=AllocationView)
@@ -142,8 +142,8 @@ async def list_allocations(request: Request, kind: Kind | None = None) -> Respon
     else:
         page = await list_page(parts.kube, wanted, limit=limit, continue_=continue_)
     if not page.items and not page.continue_ and not continue_:
-        named = Named(pool=wanted.pool, queue=wanted.queue, job=wanted.job, workspace=wanted.workspace)
-        await check_named(parts.kube, named, partial(workspaces_of, request))
+        named = FilterNames(pool=wanted.pool, queue=wanted.queue, job=wanted.job, workspace=wanted.workspace)
+        await check_filter_names(parts.kube, named, partial(workspaces_of, request))
     return json_response(
         MaskedList(
             items=[mask.of(allocation_view(each, outside=parts.settings.outside())) for each in page.items],
@@ -163,8 +163,10 @@ async def _ordered(
     parts = parts_of(request)
     seen = await parts.seen.all() if wanted.is_of_view else None
     if seen is not None:
-        sight = await sight_of(request)
-        items = seen.items if sight.is_whole else [each for each in seen.items if sight.has(each.metadata.namespace)]
+        visible = await visible_workspaces_of(request)
+        items = (
+            seen.items if visible.is_whole else [each for each in seen.items if visible.has(each.metadata.namespace)]
+        )
         listed = msgspec.structs.replace(seen, items=items)
         page = ordered_page(listed, wanted, order, limit=limit, continue_=continue_)
         whole = await parts.seen.whole(page.items)

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from slipway.api import audit
 from slipway.api.access import middleware, session
 from slipway.api.access.origins import ENTER, host_name, local_name, origin_of, spelled_address, workload_of
-from slipway.api.access.table import PROXIED
+from slipway.api.access.route_rules import PROXIED
 from slipway.api.deps import parts_of
 from slipway.api.http_errors import BodyTooLargeError, ForbiddenError, UnauthorizedError
 from slipway.api.identity import PRINCIPAL_KEY, principal_of
@@ -100,10 +100,10 @@ async def show(request: Request) -> Response:
         query = f"?{request.url.query}" if request.url.query else ""
         return RedirectResponse(f"{own}{LOGIN}{query}", status_code=303)
     try:
-        principal = await parts_of(request).access.who(request)
+        principal = await parts_of(request).access.authenticate(request)
     except UnauthorizedError:
         if _is_from_elsewhere(request):
-            return again(request)
+            return reload_page(request)
         response = page_of(_form(request, request.query_params.get("next", "/")))
         if parts_of(request).sessions.has_refused(request):
             session.forget(response)
@@ -114,7 +114,7 @@ async def show(request: Request) -> Response:
 async def log_in(request: Request) -> Response:
     """Check the token, and set the session cookie."""
     _check_known(request)
-    with audit.told(request, LOGIN):
+    with audit.log_call(request, LOGIN):
         check_same_origin(request)
         own = _own_address(request)
         if own:
@@ -127,16 +127,16 @@ async def log_in(request: Request) -> Response:
             await _enter(request, token)
             login = parts_of(request).sessions.begin(token)
         except UnauthorizedError as error:
-            audit.answered(request, 401)
+            audit.set_status(request, 401)
             said = f'<p class="message" role="alert">{escape(str(error).partition(";")[0])}</p>'
             return page_of(_form(request, given.get("next", "/"), said), status=401)
         except ThrottledError as error:
-            audit.answered(request, 429)
+            audit.set_status(request, 429)
             said = f'<p class="message" role="alert">{escape(str(error))}</p>'
             return page_of(_form(request, given.get("next", "/"), said), status=429)
         response = RedirectResponse(local_path(given.get("next", "/")), status_code=303)
         parts_of(request).sessions.keep_session(response, login, is_secure=session.is_secure(request))
-        audit.answered(request, 303)
+        audit.set_status(request, 303)
         return response
 
 
@@ -185,7 +185,7 @@ async def _confirm(request: Request, code: str, following: str) -> Response:
 
 async def _take_link(request: Request, code: str, following: str) -> Response:
     parts, path = parts_of(request), request.url.path
-    with audit.told(request, path, is_change=True):
+    with audit.log_call(request, path, is_change=True):
         id_ = workload_of(request.headers.get("host", ""), parts.settings.proxy_domain)
         if path == ENTER and not id_:
             raise NotFoundError("this is not the origin of a workload")
@@ -194,7 +194,7 @@ async def _take_link(request: Request, code: str, following: str) -> Response:
             asked = await _enter(request, token)
             login = parts.sessions.begin(token)
         except UnauthorizedError:
-            audit.answered(request, 401)
+            audit.set_status(request, 401)
             return page_of(_USED.format(title="This link is no longer valid"), status=401)
         if id_:
             asked.scope["path_params"] = {"id": id_}
@@ -205,14 +205,14 @@ async def _take_link(request: Request, code: str, following: str) -> Response:
             parts.sessions.keep_ticket(response, login, id_, is_secure=session.is_secure(request))
         else:
             parts.sessions.keep_session(response, login, is_secure=session.is_secure(request))
-        audit.answered(request, 303)
+        audit.set_status(request, 303)
         return response
 
 
 async def log_out(request: Request) -> Response:
     """End the login on all replicas and in the origins of workloads, and delete the cookie."""
     parts = parts_of(request)
-    with audit.told(request, LOGOUT):
+    with audit.log_call(request, LOGOUT):
         check_same_origin(request)
         login = parts.sessions.of(request)
         is_told = login is None or await parts.sessions.end(login)
@@ -228,14 +228,14 @@ async def log_out(request: Request) -> Response:
                 RedirectResponse(LOGIN, status_code=303) if is_told else page_of(_LATE.format(title="Logged out"))
             )
         session.forget(response)
-        audit.answered(request, 303)
+        audit.set_status(request, 303)
         return response
 
 
 async def enter(request: Request) -> Response:
     """In the origin of a workload: exchange a one-time code for a ticket, if its user may open this workload."""
     parts = parts_of(request)
-    with audit.told(request, ENTER):
+    with audit.log_call(request, ENTER):
         id_ = workload_of(request.headers.get("host", ""), parts.settings.proxy_domain)
         if not id_:
             raise NotFoundError("this is not the origin of a workload")
@@ -250,18 +250,18 @@ async def enter(request: Request) -> Response:
         login = await parts.sessions.redeem(given.get("code", ""), id_)
         following = local_path(given.get("next", f"/proxy/{id_}/"))
         if login is None:
-            audit.answered(request, 401)
-            return lead_back(request, following, "This step was used before, or it is older than two minutes.")
+            audit.set_status(request, 401)
+            return back_link_page(request, following, "This step was used before, or it is older than two minutes.")
         asked = await _present(request, login)
         asked.scope["path_params"] = {"id": id_}
         await middleware.admit(asked, PROXIED)
         response = RedirectResponse(following, status_code=303)
         parts.sessions.keep_ticket(response, login, id_, is_secure=session.is_secure(request))
-        audit.answered(request, 303)
+        audit.set_status(request, 303)
         return response
 
 
-def onward(request: Request, id_: str, login: session.LoginSession) -> Response:
+def origin_page(request: Request, id_: str, login: session.LoginSession) -> Response:
     """Return the page that leads to the origin of a workload. It has a form, so that no address contains the code."""
     parts = parts_of(request)
     scheme = "https" if session.is_secure(request) or session.has_secure_session(request) else "http"
@@ -276,12 +276,12 @@ def onward(request: Request, id_: str, login: session.LoginSession) -> Response:
     return page_of(page, form_action=f"{origin}")
 
 
-def to_login(request: Request) -> Response:
+def redirect_to_login(request: Request) -> Response:
     """Redirect a browser that is not logged in to the login page, which leads back afterwards."""
     return RedirectResponse(f"{LOGIN}?next={quote(spelled_address(request.scope))}", status_code=303)
 
 
-def lead_back(request: Request, path: str, why: str) -> Response:
+def back_link_page(request: Request, path: str, why: str) -> Response:
     """In the origin of a workload: return a page with a link to the api's origin, where the browser can enter again."""
     response = page_of(
         _BACK.format(title="Open this page again", why=escape(why), back=escape(own_origin(request) + path)), status=401
@@ -315,7 +315,7 @@ def own_origin(request: Request) -> str:
     return f"{scheme}://{parts_of(request).settings.hosts[0]}{port}"
 
 
-def again(request: Request) -> Response:
+def reload_page(request: Request) -> Response:
     """Return a page of ours that opens the same address again.
 
     A browser that came by a link of another site does not send the session cookie; from our own page it does.
@@ -326,7 +326,7 @@ def again(request: Request) -> Response:
     return response
 
 
-class Methods:
+class MethodRouter:
     """One path with a different handler for each method."""
 
     def __init__(self, **by_method: ASGIApp) -> None:
@@ -349,7 +349,7 @@ async def _enter(request: Request, token: str) -> Request:
     headers = [(name, value) for name, value in request.scope["headers"] if name not in (b"authorization", b"cookie")]
     headers.append((b"authorization", f"Bearer {token}".encode("latin-1", "replace")))
     asked = Request({**request.scope, "headers": headers}, request.receive)
-    request.scope[PRINCIPAL_KEY] = await parts_of(request).access.who(asked)
+    request.scope[PRINCIPAL_KEY] = await parts_of(request).access.authenticate(asked)
     return asked
 
 
@@ -360,7 +360,7 @@ async def _present(request: Request, login: session.LoginSession) -> Request:
     """
     headers = [(name, value) for name, value in request.scope["headers"] if name not in (b"authorization", b"cookie")]
     asked = Request({**request.scope, "headers": headers, session.PRESENTED_KEY: login}, request.receive)
-    request.scope[PRINCIPAL_KEY] = await parts_of(request).access.who(asked)
+    request.scope[PRINCIPAL_KEY] = await parts_of(request).access.authenticate(asked)
     return asked
 
 

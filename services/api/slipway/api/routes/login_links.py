@@ -12,7 +12,7 @@ from slipway.api import audit
 from slipway.api.access import session
 from slipway.api.access.middleware import permit_on
 from slipway.api.access.origins import ENTER, host_name, local_name, origin_of
-from slipway.api.access.table import PROXIED
+from slipway.api.access.route_rules import PROXIED
 from slipway.api.bearer import bearer
 from slipway.api.decoding import checked, read_object
 from slipway.api.deps import parts_of
@@ -67,7 +67,7 @@ async def create(request: Request) -> Response:
         found = await parts.lookup.find(wanted.allocation)
         id_ = id_of(found)
         await permit_on(request, PROXIED.ask, found.metadata.namespace, f"allocation {id_}")
-        audit.about(request, {"id": id_}, workspace=found.metadata.namespace)
+        audit.note_object(request, {"id": id_}, workspace=found.metadata.namespace)
         code, ends_at = parts.links.make(token, principal_of(request).name, id_)
         origin = origin_of(id_, settings.proxy_domain, scheme=scheme, host=host)
         where, following = origin + ENTER, wanted.path or f"/proxy/{id_}/"

@@ -24,7 +24,7 @@ from slipway.api.lookup import find_logged
 from slipway.api.pattern import Pattern, PatternError
 from slipway.api.routes.events import push
 from slipway.api.schemas import LogLineView
-from slipway.api.sse import SSE_TYPE, Outlet
+from slipway.api.sse import SSE_TYPE, StreamOutput
 from slipway.crd.roleresources import (
     FETCHING_CONTAINER,
     MAIN_CONTAINER,
@@ -66,14 +66,14 @@ async def logs(request: Request) -> Response:
         if wanted.head is not None:
             raise bad_param("head", "a followed log has no last line yet; leave out head or follow")
 
-        async def write(outlet: Outlet) -> None:
+        async def write(output: StreamOutput) -> None:
             async def emit(lines: Sequence[LogLineView]) -> None:
                 if is_sse:
-                    await outlet.events([(line.cursor, msgspec.json.encode(line)) for line in lines])
+                    await output.events([(line.cursor, msgspec.json.encode(line)) for line in lines])
                 else:
-                    await outlet.write(b"".join(_text(line, has_prefix) for line in lines))
+                    await output.write(b"".join(_text(line, has_prefix) for line in lines))
 
-            await parts.log_feed.follow(found, wanted, emit, outlet.stands_at if is_sse else None)
+            await parts.log_feed.follow(found, wanted, emit, output.stands_at if is_sse else None)
 
         return push(request, write, kind="logs", media_type=SSE_TYPE if is_sse else TEXT_TYPE)
     lines = await parts.log_feed.page(found, wanted)
@@ -83,14 +83,14 @@ async def logs(request: Request) -> Response:
         body = b"".join(_text(line, has_prefix) for line in lines)
         return Response(body, media_type=TEXT_TYPE, headers={"Cache-Control": "no-store"})
 
-    async def write_all(outlet: Outlet) -> None:
+    async def write_all(output: StreamOutput) -> None:
         open_ = await parts.log_feed.marks_of_open(found, wanted)
         async with aclosing(parts.log_feed.pages(found, wanted)) as pages:
             async for page in pages:
                 if page:
-                    await outlet.write(b"".join(_text(line, has_prefix) for line in page))
+                    await output.write(b"".join(_text(line, has_prefix) for line in page))
         if open_:
-            await outlet.write(b"".join(_text(line, has_prefix) for line in open_))
+            await output.write(b"".join(_text(line, has_prefix) for line in open_))
 
     return push(request, write_all, kind="logs", media_type=TEXT_TYPE)
 

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api import cluster_view
-from slipway.api.access.middleware import sight_of
+from slipway.api.access.middleware import visible_workspaces_of
 from slipway.api.access.permissions import VisibleWorkspaces
 from slipway.api.decoding import checked, read_object
 from slipway.api.deps import parts_of
@@ -38,8 +38,8 @@ async def nodes(request: Request) -> Response:
     mask = FieldMask.parse(request.query_params.get(FIELDS.name, ""), of=NodeView)
     found = sorted(await parts.nodes.items(), key=lambda node: node.metadata.name)
     live = await _live(request)
-    sight, pools = await sight_of(request), await _pools(request)
-    views = _views(found, live, sight, pools)
+    visible, pools = await visible_workspaces_of(request), await _pools(request)
+    views = _views(found, live, visible, pools)
     return json_response(Items(items=[mask.of(view) for view in views], warnings=parts.nodes.warnings()))
 
 
@@ -49,8 +49,8 @@ async def node(request: Request) -> Response:
     listed = await parts_of(request).kube.list(SEEN_NODES, field_selector=f"metadata.name={name}")
     if not listed.items:
         raise _not_found(name)
-    live, sight, pools = await _live(request), await sight_of(request), await _pools(request)
-    return json_response(_views(listed.items[:1], live, sight, pools)[0])
+    live, visible, pools = await _live(request), await visible_workspaces_of(request), await _pools(request)
+    return json_response(_views(listed.items[:1], live, visible, pools)[0])
 
 
 async def enable(request: Request) -> Response:
@@ -84,18 +84,18 @@ async def _mark(request: Request, value: str | None) -> Response:
         ) from error
     parts.nodes.wrote(found)
     parts.announcer.changed()
-    live, sight, pools = await _live(request), await sight_of(request), await _pools(request)
-    return json_response(_views([found], live, sight, pools)[0])
+    live, visible, pools = await _live(request), await visible_workspaces_of(request), await _pools(request)
+    return json_response(_views([found], live, visible, pools)[0])
 
 
 def _views(
-    found: Sequence[SeenNode], live: list[Allocation], sight: VisibleWorkspaces, pools: Sequence[ResourcePool]
+    found: Sequence[SeenNode], live: list[Allocation], visible: VisibleWorkspaces, pools: Sequence[ResourcePool]
 ) -> list[NodeView]:
     """Return the nodes. The use includes all ranks, but ranks that the caller may not see are not listed."""
     views = cluster_view.node_views(found, live, pools)
-    if sight.is_whole:
+    if visible.is_whole:
         return views
-    own = {id_of(each) for each in live if sight.has(each.metadata.namespace)}
+    own = {id_of(each) for each in live if visible.has(each.metadata.namespace)}
     return [msgspec.structs.replace(view, ranks=[held for held in view.ranks if held.id in own]) for view in views]
 
 

@@ -5,7 +5,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api import cluster_view
-from slipway.api.access.middleware import sight_of
+from slipway.api.access.middleware import visible_workspaces_of
 from slipway.api.access.permissions import VisibleWorkspaces
 from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, Query, bad_param, flag_param, json_response, number_param, words_of
@@ -62,28 +62,28 @@ async def queue(request: Request) -> Response:
         nodes=nodes,
         units_by=parts.seen.gpu_units_of,
     )
-    sight = await sight_of(request)
+    visible = await visible_workspaces_of(request)
     return json_response(
         msgspec.structs.replace(
             view,
-            fair_share=await _fair_share(request, found, pool, sight) if pool is not None else None,
+            fair_share=await _fair_share(request, found, pool, visible) if pool is not None else None,
             min_runtime=cluster_view.min_runtime_of(above),
             eviction_limits=cluster_view.eviction_limits(above, pool, parts.clock.now()),
             windows=cluster_view.windows_of(pool, nodes, others, parts.clock.now()) if pool is not None else [],
-            waiting=[each for each in view.waiting if sight.has(each.workspace)],
+            waiting=[each for each in view.waiting if visible.has(each.workspace)],
         )
     )
 
 
 async def _fair_share(
-    request: Request, queue: Queue, pool: ResourcePool, sight: VisibleWorkspaces
+    request: Request, queue: Queue, pool: ResourcePool, visible: VisibleWorkspaces
 ) -> FairShareView | None:
     """Return the past use by user; a caller who may not see all workspaces gets only their own use."""
     parts = parts_of(request)
     if pool.spec.fair_share is None:
         return None
     used = await past_use_of(parts, pool)
-    only = None if sight.is_whole else (user_of(request),)
+    only = None if visible.is_whole else (user_of(request),)
     return fair_share_view(queue, pool, (await parts.kube.list(QUEUES)).items, used, only=only)
 
 
@@ -98,11 +98,11 @@ async def waiting(request: Request) -> Response:
     found = await parts.kube.get(QUEUES, request.path_params["name"])
     pending, jobs = await pending_of(parts, found.spec.pool)
     own = [each for each in pending if each.spec.queue == found.metadata.name]
-    sight = await sight_of(request)
+    visible = await visible_workspaces_of(request)
     places = places_of(own, jobs, await first_of(parts, own), slots_by=parts.seen.slots_of)
 
     def is_wanted(place: QueuePlace) -> bool:
-        return sight.has(place.allocation.metadata.namespace) and is_called(place, words)
+        return visible.has(place.allocation.metadata.namespace) and is_called(place, words)
 
     return json_response(waiting_list(places, jobs, is_wanted, limit=limit, first=first, continue_=continue_))
 
@@ -120,27 +120,29 @@ async def pools(request: Request) -> Response:
     listed = await parts.kube.list(RESOURCE_POOLS)
     nodes = await parts.nodes.items()
     live = await parts.seen.live()
-    sight = await sight_of(request)
+    visible = await visible_workspaces_of(request)
     has_windows = any(pool.spec.windows for pool in listed.items)
     others, now = (await parts.kube.list(QUEUES)).items if has_windows else [], parts.clock.now()
     views = [cluster_view.pool_view(pool, nodes, live, queues=others, now=now) for pool in listed.items]
-    items = views if sight.is_whole else [_own(view, sight) for view in views]
+    items = views if visible.is_whole else [_own(view, visible) for view in views]
     return json_response(Items(items=items, warnings=parts.nodes.warnings()))
 
 
-def _own(view: PoolView, sight: VisibleWorkspaces) -> PoolView:
+def _own(view: PoolView, visible: VisibleWorkspaces) -> PoolView:
     """Return the pool without the names of workspaces that the caller may not see."""
     named = view.spec.get("workspaces")
     if not named:
         return view
-    return msgspec.structs.replace(view, spec={**view.spec, "workspaces": [name for name in named if sight.has(name)]})
+    return msgspec.structs.replace(
+        view, spec={**view.spec, "workspaces": [name for name in named if visible.has(name)]}
+    )
 
 
 async def me(request: Request) -> Response:
     """Return the caller's user, roles and visible workspaces."""
     parts = parts_of(request)
-    sight, principal = await sight_of(request), principal_of(request)
-    names = [name for name in await parts.catalog.workspaces() if sight.has(name)]
+    visible, principal = await visible_workspaces_of(request), principal_of(request)
+    names = [name for name in await parts.catalog.workspaces() if visible.has(name)]
     return json_response(
         Me(
             user=user_of(request),

@@ -7,7 +7,7 @@ from starlette.websockets import WebSocket
 
 from slipway.api import audit
 from slipway.api.access import middleware
-from slipway.api.access.table import rule_of
+from slipway.api.access.route_rules import rule_of
 from slipway.api.deps import ApiDeps, parts_of
 from slipway.api.endpoint import Endpoint, Query, bad_param
 from slipway.api.http_errors import ConflictError, ForbiddenError, UpgradeRequiredError
@@ -51,10 +51,10 @@ async def exec_plainly(request: Request) -> Response:
 async def exec_socket(scope: Scope, receive: Receive, send: Send) -> None:
     """Serve one exec session."""
     socket = WebSocket(scope, receive, send)
-    with audit.told(socket, PATH):
+    with audit.log_call(socket, PATH):
         await middleware.admit(socket, rule_of("GET", PATH))
         await _serve(socket)
-        audit.answered(socket, 101)
+        audit.set_status(socket, 101)
 
 
 async def _serve(socket: WebSocket) -> None:
@@ -90,8 +90,8 @@ def _tell(socket: WebSocket, id_: str, wanted: ExecRequest, place: RankContainer
     The line has only the command's first word, because arguments may contain secrets.
     """
     names = {"id": id_, "rank": str(wanted.rank), "container": place.container, "command": wanted.command[0]}
-    audit.about(socket, names, workspace=place.namespace)
-    audit.told_of_each(socket, "exec", names, place.namespace, 101)
+    audit.note_object(socket, names, workspace=place.namespace)
+    audit.log_item(socket, "exec", names, place.namespace, 101)
 
 
 def _touch(parts: ApiDeps, id_: AllocationId) -> None:
@@ -108,14 +108,14 @@ async def _meant(connection: HTTPConnection) -> tuple[Allocation, ExecRequest, R
             "chart); logs, port-forward and shells are not"
         )
     wanted = _wanted(connection)
-    audit.about(connection, {"rank": str(wanted.rank), "command": wanted.command[0]})
+    audit.note_object(connection, {"rank": str(wanted.rank), "command": wanted.command[0]})
     allocation = await parts.lookup.find(str(connection.path_params["id"]))
-    audit.about(connection, {}, workspace=allocation.metadata.namespace)
+    audit.note_object(connection, {}, workspace=allocation.metadata.namespace)
     try:
         return allocation, wanted, await find_container(parts.kube, allocation, wanted)
     except ConflictError as error:
         # The error contains the scheduler's sentence about the rank, which can name other workspaces.
-        raise ConflictError(await middleware.drawn(connection, str(error))) from error
+        raise ConflictError(await middleware.redacted(connection, str(error))) from error
 
 
 def _wanted(connection: HTTPConnection) -> ExecRequest:

@@ -32,7 +32,7 @@ _REFUSED = (
 async def start(request: Request) -> Response:
     """Send the browser to the issuer, and set the cookie of the pending sign-in."""
     sign_ins = _sign_ins(request)
-    with audit.told(request, login.START):
+    with audit.log_call(request, login.START):
         login.check_same_origin(request)
         _check_host(request)
         given = await login.fields_of(request)
@@ -48,14 +48,14 @@ async def start(request: Request) -> Response:
             response = _refused(error, status=503)
         else:
             response = _onward(response, there, "Continue to the sign-in")
-        audit.answered(request, response.status_code)
+        audit.set_status(request, response.status_code)
         return response
 
 
 async def finish(request: Request) -> Response:
     """Check the issuer's answer, and set the session cookie of the new login."""
     sign_ins, parts = _sign_ins(request), parts_of(request)
-    with audit.told(request, login.CALLBACK, is_change=True):
+    with audit.log_call(request, login.CALLBACK, is_change=True):
         try:
             # Checking a code needs a request to the issuer, so refused codes are limited by address.
             async with parts.refusals.tried(request, request.query_params.get("code", ""), is_remembered=False):
@@ -69,7 +69,7 @@ async def finish(request: Request) -> Response:
             parts.sessions.keep_session(response, kept, is_secure=pending.is_secure)
         session.forget(response, COOKIE)
         response.headers["Referrer-Policy"] = "no-referrer"
-        audit.answered(request, response.status_code)
+        audit.set_status(request, response.status_code)
         return response
 
 

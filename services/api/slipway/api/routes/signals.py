@@ -149,7 +149,7 @@ async def rendezvous(request: Request) -> Response:
         placed = ", ".join(map(str, ranks_of(found)[:16]))
         raise bad_param("rank", f"{rank} is not a rank of this attempt; the ranks are {placed}")
     wait_s = number_param(request, "timeout_seconds", default=0, most=WAIT_S_MAX)
-    met = await parts.rendezvous.meet(found, wait_s=wait_s, again=lambda: still_on(parts, found))
+    met = await parts.rendezvous.wait_for_addresses(found, wait_s=wait_s, reload=lambda: still_on(parts, found))
     if met.ready and request.method == "POST":
         await make_ready(parts, found)
     return json_response(met)
@@ -164,7 +164,7 @@ async def start(request: Request) -> Response:
     _check_rank(found, rank, "")
     wait_s = number_param(request, "timeout_seconds", default=0, most=WAIT_S_MAX)
     return json_response(
-        await parts.rendezvous.may_start(found, rank, wait_s=wait_s, again=lambda: still_on(parts, found))
+        await parts.rendezvous.may_start(found, rank, wait_s=wait_s, reload=lambda: still_on(parts, found))
     )
 
 

@@ -14,9 +14,9 @@ from slipway.api.decoding import checked, read_object
 from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, Query, json_response, location
 from slipway.api.etags import held_to, is_conditional, required_version, tag_of
+from slipway.api.filter_names import FilterNames, check_filter_names
 from slipway.api.http_errors import PreconditionError
 from slipway.api.identity import user_of
-from slipway.api.named import Named, check_named
 from slipway.api.schemas import Items, LaunchBody, TemplateBody, TemplateView
 from slipway.api.secret_values import FIELD, NAMES
 from slipway.crd.meta import ANNOTATION_USER
@@ -35,7 +35,7 @@ async def list_templates(request: Request) -> Response:
     parts, workspace = parts_of(request), request.query_params.get("workspace", "")
     listed = await parts.kube.list(TEMPLATES, namespace=workspace or None)
     if not listed.items:
-        await check_named(parts.kube, Named(workspace=workspace), partial(workspaces_of, request))
+        await check_filter_names(parts.kube, FilterNames(workspace=workspace), partial(workspaces_of, request))
     return json_response(Items(items=[_view(template) for template in listed.items]))
 
 

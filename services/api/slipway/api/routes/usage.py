@@ -12,16 +12,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api import usage_view
-from slipway.api.access.middleware import sight_of, workspaces_of
+from slipway.api.access.middleware import visible_workspaces_of, workspaces_of
 from slipway.api.access.permissions import VisibleWorkspaces
 from slipway.api.daily_totals import read_days
 from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, Query, accepts, bad_param, json_response
-from slipway.api.named import Named, Remembered, What, check_named
+from slipway.api.filter_names import FilterNames, IsRemembered, What, check_filter_names
 from slipway.api.open_streams import holder_of
 from slipway.api.usage_view import DIMENSIONS, RawView, UsageView, Wanted
+from slipway.crd.daily_usage import KeyUsage, usage_by_key
 from slipway.crd.figures import DayTotals
-from slipway.crd.spending import Spent, gather
 from slipway.crd.usage import DAY_MS, day_of, ms_of
 from slipway.crd.v1alpha1 import Allocation
 
@@ -48,11 +48,13 @@ async def usage(request: Request) -> Response:
     days = days_of(request, parts.clock.now())
     is_csv = wants_csv(request)
     wanted = _wanted(request)
-    sight = await sight_of(request)
-    seen = [each for each in await spent_on(request, days) if sight.has(each.key[0])]
+    visible = await visible_workspaces_of(request)
+    seen = [each for each in await spent_on(request, days) if visible.has(each.key[0])]
     spent = [each for each in seen if usage_view.is_wanted(each, wanted)]
     if not spent:
-        await check_named(parts.kube, _named(wanted), partial(workspaces_of, request), in_totals(request, sight))
+        await check_filter_names(
+            parts.kube, _named(wanted), partial(workspaces_of, request), in_totals(request, visible)
+        )
     rows = usage_view.grouped(spent, by)
     if is_csv:
         return _csv(usage_view.usage_csv(rows, by), f"usage-{days[0]}-{days[-1]}.csv")
@@ -68,12 +70,12 @@ async def raw(request: Request) -> Response:
     if one:
         allocations = [await parts.lookup.find(one)]
     else:
-        sight = await sight_of(request)
-        allocations = [each for each in await parts.seen.brief() if sight.has(each.metadata.namespace)]
+        visible = await visible_workspaces_of(request)
+        allocations = [each for each in await parts.seen.brief() if visible.has(each.metadata.namespace)]
     rows = usage_view.raw_rows(allocations, days, _wanted(request), now)
     if not rows and not one:
-        remembered = in_totals(request, await sight_of(request))
-        await check_named(parts.kube, _named(_wanted(request)), partial(workspaces_of, request), remembered)
+        remembered = in_totals(request, await visible_workspaces_of(request))
+        await check_filter_names(parts.kube, _named(_wanted(request)), partial(workspaces_of, request), remembered)
     if is_csv:
         return _csv(usage_view.raw_csv(rows), f"allocations-{days[0]}-{days[-1]}.csv")
     return json_response(RawView(from_=days[0], to=days[-1], items=rows))
@@ -81,7 +83,7 @@ async def raw(request: Request) -> Response:
 
 async def spent_on(
     request: Request, days: Sequence[str], allocations: Sequence[Allocation] | None = None
-) -> list[Spent]:
+) -> list[KeyUsage]:
     """Return all usage of these days in all workspaces.
 
     `allocations` are all allocations, if the caller has just listed them. The objects are read before the totals: an
@@ -91,7 +93,7 @@ async def spent_on(
     if allocations is None:
         allocations = await parts.seen.brief()
     stored = await _stored(request, days)
-    return gather(days, stored, allocations, parts.clock.now())
+    return usage_by_key(days, stored, allocations, parts.clock.now())
 
 
 async def _stored(request: Request, days: Sequence[str]) -> dict[str, DayTotals]:
@@ -103,13 +105,15 @@ async def _stored(request: Request, days: Sequence[str]) -> dict[str, DayTotals]
         return await read_days(parts, days)
 
 
-def in_totals(request: Request, sight: VisibleWorkspaces) -> Remembered:
+def in_totals(request: Request, visible: VisibleWorkspaces) -> IsRemembered:
     """Return a check whether the totals of the last DAYS_MAX days name a workspace, a queue or a pool."""
 
     async def is_named(what: What, name: str) -> bool:
         today_ms = round(parts_of(request).clock.now() * 1000) // DAY_MS * DAY_MS
         days = [day_of(today_ms - back * DAY_MS) for back in range(DAYS_MAX)]
-        rows = [row for day in (await _stored(request, days)).values() for row in day.rows if sight.has(row.workspace)]
+        rows = [
+            row for day in (await _stored(request, days)).values() for row in day.rows if visible.has(row.workspace)
+        ]
         return any(name == {"workspace": row.workspace, "pool": row.pool, "queue": row.queue}.get(what) for row in rows)
 
     return is_named
@@ -157,8 +161,8 @@ def wants_csv(request: Request) -> bool:
     return given == "csv" or (not given and accepts(request, CSV_TYPE))
 
 
-def _named(wanted: Wanted) -> Named:
-    return Named(workspace=wanted["workspace"], pool=wanted["pool"], queue=wanted["queue"])
+def _named(wanted: Wanted) -> FilterNames:
+    return FilterNames(workspace=wanted["workspace"], pool=wanted["pool"], queue=wanted["queue"])
 
 
 def _wanted(request: Request) -> dict[str, str]:

@@ -19,7 +19,7 @@ from slipway.api.etags import is_known
 from slipway.model.lifecycle import Event, Kind, Phase
 from slipway.model.reasons import Gate, Result
 from slipway.model.resources import GPU, GPU_NAMES
-from slipway.model.standing import JOB_STANDINGS, RANK_STANDINGS, STANDINGS, Standing, word_for
+from slipway.model.state_words import JOB_STATE_WORDS, RANK_STATE_WORDS, STATE_WORDS, StateWord, word_for
 from slipway.runtime.service import version
 
 _IMPORTS = {
@@ -76,9 +76,9 @@ def facts() -> dict[str, object]:
     return {
         "version": version(),
         "phases": [phase.value for phase in Phase],
-        "states": _words(STANDINGS),
-        "rankStates": _words(RANK_STANDINGS),
-        "jobStates": _words(JOB_STANDINGS),
+        "states": _words(STATE_WORDS),
+        "rankStates": _words(RANK_STATE_WORDS),
+        "jobStates": _words(JOB_STATE_WORDS),
         "flagWords": {phase.value: words for phase in Phase if (words := _flag_words(phase))},
         "kinds": [kind.value for kind in Kind],
         "gates": [gate.value for gate in Gate],
@@ -89,7 +89,7 @@ def facts() -> dict[str, object]:
     }
 
 
-def _words(standings: tuple[Standing, ...]) -> dict[str, object]:
+def _words(standings: tuple[StateWord, ...]) -> dict[str, object]:
     """Return {word: its tone and its meaning}."""
     return {each.word: {"tone": each.tone, "meaning": each.meaning} for each in standings}
 

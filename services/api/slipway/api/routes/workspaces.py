@@ -3,7 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from slipway.api.access.middleware import sight_of
+from slipway.api.access.middleware import visible_workspaces_of
 from slipway.api.decoding import checked, read_object
 from slipway.api.deps import parts_of
 from slipway.api.endpoint import Endpoint, json_response
@@ -17,9 +17,9 @@ ROOT = "/api/v1/workspaces"
 
 async def list_workspaces(request: Request) -> Response:
     """Return the workspaces that the caller may see."""
-    sight = await sight_of(request)
+    visible = await visible_workspaces_of(request)
     return json_response(
-        Items(items=[each for each in await parts_of(request).workspaces.all() if sight.has(each.name)])
+        Items(items=[each for each in await parts_of(request).workspaces.all() if visible.has(each.name)])
     )
 
 

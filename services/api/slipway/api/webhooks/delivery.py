@@ -62,13 +62,13 @@ class DeliveryLimits(msgspec.Struct, frozen=True, kw_only=True):
     retry_s: float = 3600.0
 
 
-class Sends(Protocol):
+class MessageSender(Protocol):
     """Sends a message once."""
 
     async def send(self, webhook: Webhook, message: Message) -> DeliveryResult: ...
 
 
-class _Lane:
+class _SubjectQueue:
     """The deliveries of one subject to one webhook, by seq; `task` delivers them one after another."""
 
     def __init__(self) -> None:
@@ -77,14 +77,14 @@ class _Lane:
         self.is_trying = False
 
 
-class Courier:
+class WebhookDispatcher:
     """Delivers events while `run` runs; the service calls `step` in a loop to claim new deliveries."""
 
     def __init__(
         self,
         queues: Webhooks,
         registry: WebhookRegistry,
-        sender: Sends,
+        sender: MessageSender,
         *,
         clock: Clock,
         random: Random,
@@ -100,7 +100,7 @@ class Courier:
         self._limits = limits
         self._tasks: TaskGroup | None = None
         self._is_ending = False
-        self._lanes: dict[tuple[str, str], _Lane] = {}
+        self._lanes: dict[tuple[str, str], _SubjectQueue] = {}
         self._held: dict[tuple[str, str], Delivery] = {}
         self._slots: dict[str, asyncio.Semaphore] = {}
         self._delivered: OrderedDict[tuple[str, str], None] = OrderedDict()
@@ -154,7 +154,7 @@ class Courier:
             self._has_begun = True
         if now_s - self._left_at_s >= LEFT_EVERY_S:
             self._left_at_s = now_s
-            await self._admit(await self._queues.claim_left(names, min_idle_s=LEFT_S, limit=self._limits.held_max))
+            await self._admit(await self._queues.claim_abandoned(names, min_idle_s=LEFT_S, limit=self._limits.held_max))
             standing = sum(await self._queues.backlog(names))
             lag = telemetry.STREAM_LAG.labels(stream=STREAM, group=keys.WEBHOOK_GROUP)
             lag.set(max(0, standing - len(self._held)))
@@ -197,7 +197,7 @@ class Courier:
                 continue
             self._held[key] = delivery
             lane_key = (delivery.webhook, event.allocation_id)
-            lane = self._lanes.setdefault(lane_key, _Lane())
+            lane = self._lanes.setdefault(lane_key, _SubjectQueue())
             heapq.heappush(lane.waiting, (event.seq, delivery.entry_id, delivery, event))
             if lane.task is None:
                 lane.task = self._tasks.create_task(self._work_off(lane_key, lane))
@@ -205,7 +205,7 @@ class Courier:
             await self._queues.done(unreadable)
         telemetry.WEBHOOK_HELD.set(len(self._held))
 
-    async def _work_off(self, lane_key: tuple[str, str], lane: _Lane) -> None:
+    async def _work_off(self, lane_key: tuple[str, str], lane: _SubjectQueue) -> None:
         try:
             # A receiver may be slow for up to `retry_s`; that must not count as a hang of the loop that claimed it.
             liveness.leave()
@@ -225,7 +225,7 @@ class Courier:
             del self._lanes[lane_key]
             telemetry.WEBHOOK_HELD.set(len(self._held))
 
-    async def _deliver(self, delivery: Delivery, event: AllocationEvent, lane: _Lane) -> None:
+    async def _deliver(self, delivery: Delivery, event: AllocationEvent, lane: _SubjectQueue) -> None:
         """Try until the event is delivered or given up, or its webhook is deleted or disabled."""
         slot = self._slots.setdefault(delivery.webhook, asyncio.Semaphore(self._limits.concurrency))
         tries, last = 0, ""
@@ -253,7 +253,7 @@ class Courier:
                 return
             is_late = self._clock.now() - delivery.queued_at >= self._limits.retry_s
             if answer.is_final or (tries >= TRIES_MIN and is_late):
-                await self._queues.bury(delivery, cause=answer.detail, tries=tries)
+                await self._queues.dead_letter(delivery, cause=answer.detail, tries=tries)
                 telemetry.DEAD_LETTERS.labels(stream=STREAM).inc()
                 _log.warning("delivery given up", webhook=webhook.name, event_id=event.event_id, tries=tries)
                 return

@@ -20,7 +20,7 @@ from slipway.api.cloudevents import cloud_event
 from slipway.model.events import AllocationEvent
 from slipway.model.lifecycle import Event
 from slipway.model.reasons import Result
-from slipway.model.standing import STANDINGS, Tone
+from slipway.model.state_words import STATE_WORDS, Tone
 
 Json = dict[str, Any]
 
@@ -35,7 +35,7 @@ _CARD_SCHEMA = "http://adaptivecards.io/schemas/adaptive-card.json"
 _CARD_VERSION = "1.4"
 _COLOURS = {Tone.GOOD: "Good", Tone.BAD: "Attention", Tone.WAITS: "Warning"}
 _SLACK_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
-_TONES = {str(each.word): each.tone for each in STANDINGS}
+_TONES = {str(each.word): each.tone for each in STATE_WORDS}
 _FACTS = {
     "user": "user",
     "kind": "kind",

@@ -43,7 +43,7 @@ API server and of this process.
 """
 
 
-class Router:
+class WebhookRouter:
     """Runs in each replica; only the first replica takes new events."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Router:
             await self._route(await self._queues.take_again())
             self._has_begun = True
         if now_s - self._looked_at_s >= LOOK_S:
-            left = await self._queues.take_left(min_idle_s=LEFT_S, limit=TAKE_MAX)
+            left = await self._queues.take_abandoned(min_idle_s=LEFT_S, limit=TAKE_MAX)
             self.is_first = await self._queues.is_first(silence_s=SILENCE_S)
             self._looked_at_s = now_s
             await self._route(left)

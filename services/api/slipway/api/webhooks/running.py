@@ -9,8 +9,8 @@ from functools import partial
 from slipway.api.deps import ApiDeps
 from slipway.api.loops import WATCH, WEBHOOKS_DELIVER, WEBHOOKS_ROUTE
 from slipway.api.settings import Settings
-from slipway.api.webhooks.delivery import Courier, DeliveryLimits
-from slipway.api.webhooks.routing import Router
+from slipway.api.webhooks.delivery import DeliveryLimits, WebhookDispatcher
+from slipway.api.webhooks.routing import WebhookRouter
 from slipway.runtime.service import ServiceContext
 
 BACKOFF_MAX_S = 15.0
@@ -24,7 +24,7 @@ def start(context: ServiceContext[Settings], parts: ApiDeps, *, answered_since: 
     settings = context.settings
     if not settings.redis_url:
         return
-    courier = Courier(
+    dispatcher = WebhookDispatcher(
         parts.deliveries,
         parts.webhooks,
         parts.sender,
@@ -37,11 +37,11 @@ def start(context: ServiceContext[Settings], parts: ApiDeps, *, answered_since: 
     watch = WATCH.of(parts.webhooks.plural)
     watching = context.health.supervise(watch, partial(parts.webhooks.run, context.stop), since=answered_since)
     context.tasks.create_task(watching, name="watch")
-    router = Router(parts.deliveries, parts.webhooks, context.clock, routed=courier.wake)
+    router = WebhookRouter(parts.deliveries, parts.webhooks, context.clock, routed=dispatcher.wake)
 
     async def deliver() -> float:
-        return await courier.step(is_first=router.is_first)
+        return await dispatcher.step(is_first=router.is_first)
 
-    context.tasks.create_task(courier.run(context.stop), name="webhooks")
+    context.tasks.create_task(dispatcher.run(context.stop), name="webhooks")
     context.loop(WEBHOOKS_ROUTE, router.step, min_interval_s=0.0, max_backoff_s=BACKOFF_MAX_S)
     context.loop(WEBHOOKS_DELIVER, deliver, min_interval_s=0.0, max_backoff_s=BACKOFF_MAX_S)

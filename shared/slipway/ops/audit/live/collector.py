@@ -19,7 +19,7 @@ from slipway.errors import ControlPlaneError, ExpiredError, InvariantError
 from slipway.kube.ports import Lists, Watches, WatchEvent, WatchType
 from slipway.model.events import AllocationEvent
 from slipway.ops.audit.evidence import AuditEvidence, Version
-from slipway.ops.audit.live.objects import KINDS, AuditedResource, Observed, changed_at
+from slipway.ops.audit.live.objects import KINDS, AuditedResource, ObservedObject, changed_at
 from slipway.ops.audit.records import SETTLE_S
 from slipway.runtime import log
 from slipway.runtime.clock import Clock
@@ -132,7 +132,7 @@ class HistoryCollector:
         stream = self._kube.watch(
             kind.resource, resource_version=self._positions[kind.name], label_selector=kind.label_selector
         )
-        async with aclosing(cast("AsyncGenerator[WatchEvent[Observed], None]", stream)) as events:
+        async with aclosing(cast("AsyncGenerator[WatchEvent[ObservedObject], None]", stream)) as events:
             async for event in events:
                 if event.object is not None:
                     is_deletion = event.type is WatchType.DELETED
@@ -140,7 +140,7 @@ class HistoryCollector:
                 if event.resource_version:
                     self._positions[kind.name] = event.resource_version
 
-    def _record(self, kind: AuditedResource, item: Observed, *, at: float, is_deletion: bool = False) -> None:
+    def _record(self, kind: AuditedResource, item: ObservedObject, *, at: float, is_deletion: bool = False) -> None:
         self._add(_key(kind, item), item.metadata.version, at, item.body, is_deletion=is_deletion)
 
     def _add(self, key: Key, number: int, at: float, obj: Mapping[str, Any], *, is_deletion: bool) -> None:
@@ -166,7 +166,7 @@ class HistoryCollector:
             self.is_sampled = True
 
 
-def _key(kind: AuditedResource, item: Observed) -> Key:
+def _key(kind: AuditedResource, item: ObservedObject) -> Key:
     return kind.name, item.metadata.namespace, item.metadata.name
 
 

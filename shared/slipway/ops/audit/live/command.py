@@ -54,7 +54,7 @@ class AuditTarget(msgspec.Struct, frozen=True, kw_only=True):
     redis_url: str = ""
 
 
-def look(place: AuditTarget, *, for_s: float) -> AuditReport:
+def audit_once(place: AuditTarget, *, for_s: float) -> AuditReport:
     """Run one audit that watches for `for_s` seconds (0: only the current state).
 
     Raises:

@@ -10,7 +10,7 @@ import msgspec
 
 from slipway.model.events import AllocationEvent
 from slipway.model.ids import AllocationId
-from slipway.ops.audit.evidence import Delivered
+from slipway.ops.audit.evidence import HintHistory
 from slipway.streams.ports import DeadLetter, EventLog, Streams
 
 PAGE = 500
@@ -24,7 +24,7 @@ class Flows(msgspec.Struct, frozen=True, kw_only=True):
 
     streams: dict[str, list[AllocationEvent]]
     pending_hints: int = 0
-    deliveries: tuple[Delivered, ...] = ()
+    deliveries: tuple[HintHistory, ...] = ()
     """Deliveries of the hints that became dead letters."""
 
 
@@ -70,9 +70,9 @@ async def _letters(streams: Streams) -> list[DeadLetter]:
         after = page[-1].id
 
 
-def _delivered(letter: DeadLetter) -> Delivered:
+def _delivered(letter: DeadLetter) -> HintHistory:
     key = letter.fields.get("key", "")
-    return Delivered(
+    return HintHistory(
         hint=f"{letter.source} {letter.entry_id}",
         allocation=key.rpartition("/")[2],
         times=letter.deliveries,

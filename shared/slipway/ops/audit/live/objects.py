@@ -37,7 +37,7 @@ class Metadata(ObjectMeta, frozen=True, kw_only=True, rename="camel", omit_defau
     managed_fields: list[FieldsEntry] = []
 
 
-class Observed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ObservedObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One object. The content of a ConfigMap or a Secret is never read."""
 
     metadata: Metadata
@@ -55,7 +55,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class AuditedResource(msgspec.Struct, frozen=True, kw_only=True):
     """One resource to list and watch."""
 
-    resource: Resource[Observed]
+    resource: Resource[ObservedObject]
     label_selector: str = ""
 
     @property
@@ -72,7 +72,7 @@ def _kind(resource: Resource[Any], label_selector: str = "") -> AuditedResource:
             plural=resource.plural,
             kind=resource.kind,
             namespaced=resource.namespaced,
-            struct=Observed,
+            struct=ObservedObject,
         ),
         label_selector=label_selector,
     )
@@ -90,7 +90,7 @@ KINDS: tuple[AuditedResource, ...] = (
 )
 
 
-def changed_at(obj: Observed, now: float) -> float:
+def changed_at(obj: ObservedObject, now: float) -> float:
     """Return the time of the last change (epoch seconds), never earlier than the real one; `now` when it is unknown.
 
     The time comes from the server's managedFields, to the second. Without them, it is the latest time in the object
@@ -105,7 +105,7 @@ def changed_at(obj: Observed, now: float) -> float:
     return min(now, max(_times(obj)) or now)
 
 
-def _times(obj: Observed) -> Iterator[float]:
+def _times(obj: ObservedObject) -> Iterator[float]:
     meta, status = obj.metadata, obj.status
     yield _epoch(meta.creation_timestamp or "")
     yield _epoch(meta.deletion_timestamp or "")

@@ -5,7 +5,7 @@ from enum import StrEnum
 from slipway.ops.audit.evidence import AuditEvidence
 
 
-class Need(StrEnum):
+class EvidenceKind(StrEnum):
     """One kind of evidence. The value is its description."""
 
     EVERY_VERSION = "every version of every object"
@@ -30,28 +30,28 @@ class Need(StrEnum):
     SILENCE = "the time since which there was no work to do"
 
 
-def lacking(evidence: AuditEvidence) -> frozenset[Need]:
+def lacking(evidence: AuditEvidence) -> frozenset[EvidenceKind]:
     """Return the kinds that this evidence lacks."""
     known = {
-        Need.EVERY_VERSION: not evidence.is_sampled,
-        Need.BEGINNING: not evidence.starts_late,
-        Need.WRITERS: evidence.has_writers,
-        Need.REST: evidence.is_at_rest,
-        Need.STREAMS: evidence.has_streams,
-        Need.REQUESTS: bool(evidence.requests),
-        Need.PROMISES: bool(evidence.promises or evidence.answers),
-        Need.ACKS: bool(evidence.acked),
-        Need.DELIVERIES: bool(evidence.deliveries),
-        Need.CONSUMERS: bool(evidence.consumers),
-        Need.ANSWERS: bool(evidence.answers),
-        Need.SECRETS: any(canary.is_secret for canary in evidence.canaries),
-        Need.TENANTS: any(canary.workspace for canary in evidence.canaries),
-        Need.SPOKEN: bool(evidence.spoken),
-        Need.SIZES: bool(evidence.measures),
-        Need.RESTARTS: bool(evidence.restarts),
-        Need.LOGS: evidence.logs is not None,
-        Need.PRINTED: bool(evidence.printed),
-        Need.RULES: evidence.crd_rules is not None,
-        Need.SILENCE: evidence.rest_from is not None,
+        EvidenceKind.EVERY_VERSION: not evidence.is_sampled,
+        EvidenceKind.BEGINNING: not evidence.starts_late,
+        EvidenceKind.WRITERS: evidence.has_writers,
+        EvidenceKind.REST: evidence.is_at_rest,
+        EvidenceKind.STREAMS: evidence.has_streams,
+        EvidenceKind.REQUESTS: bool(evidence.requests),
+        EvidenceKind.PROMISES: bool(evidence.promises or evidence.answers),
+        EvidenceKind.ACKS: bool(evidence.acked),
+        EvidenceKind.DELIVERIES: bool(evidence.deliveries),
+        EvidenceKind.CONSUMERS: bool(evidence.consumers),
+        EvidenceKind.ANSWERS: bool(evidence.answers),
+        EvidenceKind.SECRETS: any(canary.is_secret for canary in evidence.canaries),
+        EvidenceKind.TENANTS: any(canary.workspace for canary in evidence.canaries),
+        EvidenceKind.SPOKEN: bool(evidence.spoken),
+        EvidenceKind.SIZES: bool(evidence.measures),
+        EvidenceKind.RESTARTS: bool(evidence.restarts),
+        EvidenceKind.LOGS: evidence.logs is not None,
+        EvidenceKind.PRINTED: bool(evidence.printed),
+        EvidenceKind.RULES: evidence.crd_rules is not None,
+        EvidenceKind.SILENCE: evidence.rest_from is not None,
     }
     return frozenset(need for need, is_known in known.items() if not is_known)

@@ -26,14 +26,14 @@ class Kube(Creates, Patches, Protocol):
     """The calls to Kubernetes."""
 
 
-class Furnisher:
+class InitialObjects:
     """Furnishes one cluster."""
 
     def __init__(self, kube: Kube, clock: Clock) -> None:
         self._kube = kube
         self._clock = clock
 
-    async def furnish(
+    async def create_missing(
         self, *, pools: Mapping[str, RawObject], queues: Mapping[str, RawObject], workspaces: tuple[str, ...]
     ) -> None:
         """Make all missing objects, or raise an error that states what is missing.

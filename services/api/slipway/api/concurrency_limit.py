@@ -7,7 +7,7 @@ from collections.abc import Generator
 from slipway.errors import ThrottledError
 
 
-class SharedPlaces:
+class ConcurrencyLimit:
     """At most `most` operations run at a time; one user may run all but one of them, but always at least one.
 
     An empty user is unknown and has no limit of its own. `what` names the operations, in the plural.

@@ -1,4 +1,4 @@
-"""`python -m tools.house`: prints the size of the code base, and how much of it one launch runs.
+"""`python -m tools.code_figures`: prints the size of the code base, and how much of it one launch runs.
 
 Owns these figures: files and their lines, the code that one launch of one rank runs, the layers of the import graph,
 and names that are used more than once. It judges nothing.
@@ -30,7 +30,7 @@ SHOWN_MAX = 12
 LAUNCH = {"kind": "command", "image": "python:3.11", "command": ["true"]}
 
 
-class House(msgspec.Struct, frozen=True, kw_only=True):
+class CodeFigures(msgspec.Struct, frozen=True, kw_only=True):
     """The figures. A file is a module with code; a module that contains only a docstring is not counted."""
 
     files: int
@@ -48,12 +48,12 @@ class House(msgspec.Struct, frozen=True, kw_only=True):
     """{public class name: number of classes with that name}, for names with several classes"""
 
 
-def measure() -> House:
+def measure() -> CodeFigures:
     """Measure this checkout."""
     files = {path: path.read_text("utf-8") for path in sources()}
     lengths = sorted(len(text.splitlines()) for text in files.values())
     ran = launched()
-    return House(
+    return CodeFigures(
         files=len(files),
         lines=sum(lengths),
         median_lines=statistics.median(lengths),
@@ -172,14 +172,14 @@ def _listed(counts: Mapping[str, int]) -> str:
 
 def main() -> None:
     """Print the figures."""
-    house = measure()
+    figures = measure()
     for line in (
-        f"source files               {house.files}, {house.lines} lines",
-        f"lines of a file            median {house.median_lines:g}, p90 {house.p90_lines:g}",
-        f"one launch of one rank     {house.launch_functions} functions in {house.launch_files} files",
-        f"floors of imports          {', '.join(f'{name} {count}' for name, count in house.floors.items())}",
-        f"module names used twice    {_listed(house.modules_twice)}",
-        f"class names used twice     {_listed(house.classes_twice)}",
+        f"source files               {figures.files}, {figures.lines} lines",
+        f"lines of a file            median {figures.median_lines:g}, p90 {figures.p90_lines:g}",
+        f"one launch of one rank     {figures.launch_functions} functions in {figures.launch_files} files",
+        f"floors of imports          {', '.join(f'{name} {count}' for name, count in figures.floors.items())}",
+        f"module names used twice    {_listed(figures.modules_twice)}",
+        f"class names used twice     {_listed(figures.classes_twice)}",
     ):
         sys.stdout.write(line + "\n")
 

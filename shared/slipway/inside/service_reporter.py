@@ -47,8 +47,8 @@ def main(words: list[str]) -> int:
     env = with_home(dict(os.environ))
     if what == "notebook":
         port, *argv = rest
-        return run(*opened_by_proxy(argv, env), Notebook(client, env, port).look, every_s=NOTEBOOK_LOOK_S)
-    board = Board(client, os.environ.get("TENSORBOARD_LOGDIR", ""))
+        return run(*opened_by_proxy(argv, env), NotebookActivity(client, env, port).look, every_s=NOTEBOOK_LOOK_S)
+    board = BoardActivity(client, os.environ.get("TENSORBOARD_LOGDIR", ""))
     return run(rest, env, board.look, every_s=BOARD_LOOK_S)
 
 
@@ -94,7 +94,7 @@ def _report(look: Report, every_s: float, over: threading.Event) -> None:
             return
 
 
-class Notebook:
+class NotebookActivity:
     """Reports whether a Jupyter server is used, judged by its kernels and terminals.
 
     `NOTEBOOK_IDLE_TYPE` selects what means use: `activity` (a kernel computes, or there was activity in a kernel or a
@@ -138,7 +138,7 @@ class Notebook:
         return [each for each in listed if isinstance(each, dict)]
 
 
-class Board:
+class BoardActivity:
     """Reports whether there is an event file to show, and looks until there is one."""
 
     def __init__(self, client: Client, folder: str) -> None:

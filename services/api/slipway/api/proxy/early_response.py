@@ -46,13 +46,13 @@ class Upload:
         self._heard: asyncio.Future[None] = loop.create_future()
         self._refused: asyncio.Future[None] = loop.create_future()
 
-    def hear(self, *, is_refusal: bool) -> None:
+    def on_response(self, *, is_refusal: bool) -> None:
         """Note that the workload has answered; a refusal ends the body."""
         for told in (self._heard, self._refused) if is_refusal else (self._heard,):
             if not told.done():
                 told.set_result(None)
 
-    async def until_heard(self) -> None:
+    async def wait_for_response(self) -> None:
         """Wait until the workload has answered the head, at most `CONTINUE_S`."""
         await asyncio.wait({self._heard}, timeout=CONTINUE_S)
 
@@ -85,7 +85,7 @@ CONFIRM: "ContextVar[Callable[[], Awaitable[None]] | None]" = ContextVar("confir
 """The check that a new connection of this task must pass before anything is sent over it; it raises when it fails."""
 
 
-class EarlyBackend(httpcore2.AsyncNetworkBackend):
+class EarlyResponseBackend(httpcore2.AsyncNetworkBackend):
     """Connects as httpcore2 does by default, then runs the check of `CONFIRM`."""
 
     def __init__(self) -> None:
@@ -107,13 +107,13 @@ class EarlyBackend(httpcore2.AsyncNetworkBackend):
             except BaseException:
                 await stream.aclose()
                 raise
-        return EarlyStream(stream)
+        return EarlyResponseStream(stream)
 
     async def sleep(self, seconds: float) -> None:
         await self._inner.sleep(seconds)
 
 
-class EarlyStream(httpcore2.AsyncNetworkStream):
+class EarlyResponseStream(httpcore2.AsyncNetworkStream):
     """One connection. Bytes that arrive while a body is written are kept for the next `read`."""
 
     def __init__(self, inner: httpcore2.AsyncNetworkStream) -> None:
@@ -171,7 +171,7 @@ class EarlyStream(httpcore2.AsyncNetworkStream):
     async def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore2.AsyncNetworkStream:
-        return EarlyStream(await self._inner.start_tls(ssl_context, server_hostname, timeout))
+        return EarlyResponseStream(await self._inner.start_tls(ssl_context, server_hostname, timeout))
 
     def get_extra_info(self, info: str) -> Any:
         if info == "is_readable" and self._reading is not None:
@@ -192,7 +192,7 @@ class EarlyStream(httpcore2.AsyncNetworkStream):
             while part := await self._inner.read(_READ_BYTES, None):
                 received += part
                 while interim := _INTERIM.match(received, at):
-                    upload.hear(is_refusal=False)
+                    upload.on_response(is_refusal=False)
                     at = interim.end()
                 if at > _INTERIM_BYTES_MAX:
                     raise httpcore2.RemoteProtocolError("the workload sends too many interim answers")
@@ -203,7 +203,7 @@ class EarlyStream(httpcore2.AsyncNetworkStream):
                     break
             return bytes(received)
         finally:
-            upload.hear(is_refusal=is_refusal)
+            upload.on_response(is_refusal=is_refusal)
 
     def _duplicate(self) -> socket.socket | None:
         """Return a second descriptor of the socket; None with TLS, where only the inner stream can decrypt."""

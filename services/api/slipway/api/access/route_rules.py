@@ -25,7 +25,7 @@ from slipway.errors import InvariantError
 from slipway.model.lifecycle import Kind
 
 
-class Where(StrEnum):
+class PermissionScope(StrEnum):
     """In which workspace the permission of a row is checked."""
 
     PUBLIC = "public"
@@ -51,13 +51,13 @@ class Where(StrEnum):
 class RouteRule(msgspec.Struct, frozen=True):
     """The permission of a route, and where it is checked."""
 
-    where: Where
+    where: PermissionScope
     ask: PermissionCheck = LIST
     is_archived: bool = False
     """whether the route also finds a deleted allocation whose log is archived"""
 
 
-_NODES = RouteRule(Where.CLUSTER, PermissionCheck("patch", "nodes", Role.ADMIN, group=""))
+_NODES = RouteRule(PermissionScope.CLUSTER, PermissionCheck("patch", "nodes", Role.ADMIN, group=""))
 
 
 def _jobs(verb: str) -> PermissionCheck:
@@ -70,27 +70,27 @@ def _templates(verb: str) -> PermissionCheck:
 
 def _admin(verb: str, resource: str, group: str | None = None) -> RouteRule:
     ask = PermissionCheck(verb, resource, Role.ADMIN)
-    return RouteRule(Where.CLUSTER, ask if group is None else msgspec.structs.replace(ask, group=group))
+    return RouteRule(PermissionScope.CLUSTER, ask if group is None else msgspec.structs.replace(ask, group=group))
 
 
-_GET, _PATCH = RouteRule(Where.OBJECT, GET), RouteRule(Where.OBJECT, PATCH)
+_GET, _PATCH = RouteRule(PermissionScope.OBJECT, GET), RouteRule(PermissionScope.OBJECT, PATCH)
 _ONE = "/api/v1/allocations/{id}"
 
-PROXIED = RouteRule(Where.OBJECT, PROXY)
+PROXIED = RouteRule(PermissionScope.OBJECT, PROXY)
 
 _TABLE: dict[str, RouteRule] = {
-    "POST /api/v1/allocations": RouteRule(Where.BODY, CREATE),
-    "GET /api/v1/allocations": RouteRule(Where.LISTED, LIST),
-    "POST /api/v1/allocations/batch": RouteRule(Where.BODY, PATCH),
-    "POST /api/v1/allocations/launches": RouteRule(Where.BODY, CREATE),
+    "POST /api/v1/allocations": RouteRule(PermissionScope.BODY, CREATE),
+    "GET /api/v1/allocations": RouteRule(PermissionScope.LISTED, LIST),
+    "POST /api/v1/allocations/batch": RouteRule(PermissionScope.BODY, PATCH),
+    "POST /api/v1/allocations/launches": RouteRule(PermissionScope.BODY, CREATE),
     f"GET {_ONE}": _GET,
     f"PATCH {_ONE}": _PATCH,
-    f"DELETE {_ONE}": RouteRule(Where.OBJECT, DELETE),
+    f"DELETE {_ONE}": RouteRule(PermissionScope.OBJECT, DELETE),
     f"POST {_ONE}/kill": _PATCH,
     f"POST {_ONE}/terminate": _PATCH,
     f"POST {_ONE}/priority": _PATCH,
     f"POST {_ONE}/preempt": _PATCH,
-    f"POST {_ONE}/forget": RouteRule(Where.OBJECT, FORGET),
+    f"POST {_ONE}/forget": RouteRule(PermissionScope.OBJECT, FORGET),
     f"POST {_ONE}/hold": _PATCH,
     f"POST {_ONE}/resume": _PATCH,
     f"POST {_ONE}/move": _PATCH,
@@ -99,8 +99,8 @@ _TABLE: dict[str, RouteRule] = {
     f"GET {_ONE}/trace": _GET,
     f"GET {_ONE}/pods": _GET,
     f"GET {_ONE}/events": _GET,
-    f"GET {_ONE}/logs": RouteRule(Where.OBJECT, LOGS, is_archived=True),
-    f"GET {_ONE}/context": RouteRule(Where.OBJECT, LOGS),
+    f"GET {_ONE}/logs": RouteRule(PermissionScope.OBJECT, LOGS, is_archived=True),
+    f"GET {_ONE}/context": RouteRule(PermissionScope.OBJECT, LOGS),
     f"GET {_ONE}/signals/preemption": _GET,
     f"POST {_ONE}/signals/preemption/ack": _PATCH,
     f"GET {_ONE}/rendezvous": _GET,
@@ -112,41 +112,41 @@ _TABLE: dict[str, RouteRule] = {
     f"POST {_ONE}/ranks/{{rank}}/daemon": _PATCH,
     f"GET {_ONE}/ranks/{{rank}}/start": _GET,
     f"POST {_ONE}/allgather": _PATCH,
-    f"GET {_ONE}/ranks/{{rank}}/exec": RouteRule(Where.OBJECT, EXEC),
-    "GET /api/v1/events": RouteRule(Where.LISTED, LIST),
-    "GET /api/v1/usage": RouteRule(Where.LISTED, LIST),
-    "GET /api/v1/usage/raw": RouteRule(Where.LISTED, LIST),
-    "GET /api/v1/gpu-use": RouteRule(Where.LISTED, LIST),
-    "GET /api/v1/gpu-use/days": RouteRule(Where.LISTED, LIST),
-    "GET /api/v1/history": RouteRule(Where.LISTED, LIST),
-    "GET /api/v1/me": RouteRule(Where.KNOWN),
-    "POST /api/v1/login-links": RouteRule(Where.KNOWN),
+    f"GET {_ONE}/ranks/{{rank}}/exec": RouteRule(PermissionScope.OBJECT, EXEC),
+    "GET /api/v1/events": RouteRule(PermissionScope.LISTED, LIST),
+    "GET /api/v1/usage": RouteRule(PermissionScope.LISTED, LIST),
+    "GET /api/v1/usage/raw": RouteRule(PermissionScope.LISTED, LIST),
+    "GET /api/v1/gpu-use": RouteRule(PermissionScope.LISTED, LIST),
+    "GET /api/v1/gpu-use/days": RouteRule(PermissionScope.LISTED, LIST),
+    "GET /api/v1/history": RouteRule(PermissionScope.LISTED, LIST),
+    "GET /api/v1/me": RouteRule(PermissionScope.KNOWN),
+    "POST /api/v1/login-links": RouteRule(PermissionScope.KNOWN),
     "GET /api/v1/tokens": _admin("list", "tokens"),
-    "GET /api/v1/queues": RouteRule(Where.MEMBER),
-    "GET /api/v1/queues/{name}": RouteRule(Where.MEMBER),
-    "GET /api/v1/queues/{name}/waiting": RouteRule(Where.MEMBER),
-    "GET /api/v1/queue-stats": RouteRule(Where.MEMBER),
-    "GET /api/v1/pools": RouteRule(Where.MEMBER),
+    "GET /api/v1/queues": RouteRule(PermissionScope.MEMBER),
+    "GET /api/v1/queues/{name}": RouteRule(PermissionScope.MEMBER),
+    "GET /api/v1/queues/{name}/waiting": RouteRule(PermissionScope.MEMBER),
+    "GET /api/v1/queue-stats": RouteRule(PermissionScope.MEMBER),
+    "GET /api/v1/pools": RouteRule(PermissionScope.MEMBER),
     "GET /api/v1/pools/{pool}/decisions": _admin("get", "resourcepools/decisions"),
-    "GET /api/v1/nodes": RouteRule(Where.MEMBER),
-    "GET /api/v1/nodes/{name}": RouteRule(Where.MEMBER),
+    "GET /api/v1/nodes": RouteRule(PermissionScope.MEMBER),
+    "GET /api/v1/nodes/{name}": RouteRule(PermissionScope.MEMBER),
     "POST /api/v1/nodes/{name}/enable": _NODES,
     "POST /api/v1/nodes/{name}/drain": _NODES,
     "POST /api/v1/nodes/{name}/disable": _NODES,
-    "POST /api/v1/simulate": RouteRule(Where.BODY, LIST),
-    "GET /api/v1/jobs": RouteRule(Where.LISTED, _jobs("list")),
-    "POST /api/v1/jobs": RouteRule(Where.BODY, _jobs("create")),
-    "POST /api/v1/jobs/batch": RouteRule(Where.BODY, _jobs("patch")),
-    "GET /api/v1/jobs/{name}": RouteRule(Where.QUERY, _jobs("get")),
-    "PATCH /api/v1/jobs/{name}": RouteRule(Where.QUERY, _jobs("patch")),
-    "DELETE /api/v1/jobs/{name}": RouteRule(Where.QUERY, _jobs("delete")),
-    "POST /api/v1/jobs/{name}/move": RouteRule(Where.QUERY, _jobs("patch")),
-    "POST /api/v1/jobs/{name}/kill": RouteRule(Where.QUERY, PATCH),
-    "GET /api/v1/templates": RouteRule(Where.LISTED, _templates("list")),
-    "POST /api/v1/templates": RouteRule(Where.BODY, _templates("create")),
-    "GET /api/v1/templates/{name}": RouteRule(Where.QUERY, _templates("get")),
-    "PUT /api/v1/templates/{name}": RouteRule(Where.BODY, _templates("update")),
-    "DELETE /api/v1/templates/{name}": RouteRule(Where.QUERY, _templates("delete")),
+    "POST /api/v1/simulate": RouteRule(PermissionScope.BODY, LIST),
+    "GET /api/v1/jobs": RouteRule(PermissionScope.LISTED, _jobs("list")),
+    "POST /api/v1/jobs": RouteRule(PermissionScope.BODY, _jobs("create")),
+    "POST /api/v1/jobs/batch": RouteRule(PermissionScope.BODY, _jobs("patch")),
+    "GET /api/v1/jobs/{name}": RouteRule(PermissionScope.QUERY, _jobs("get")),
+    "PATCH /api/v1/jobs/{name}": RouteRule(PermissionScope.QUERY, _jobs("patch")),
+    "DELETE /api/v1/jobs/{name}": RouteRule(PermissionScope.QUERY, _jobs("delete")),
+    "POST /api/v1/jobs/{name}/move": RouteRule(PermissionScope.QUERY, _jobs("patch")),
+    "POST /api/v1/jobs/{name}/kill": RouteRule(PermissionScope.QUERY, PATCH),
+    "GET /api/v1/templates": RouteRule(PermissionScope.LISTED, _templates("list")),
+    "POST /api/v1/templates": RouteRule(PermissionScope.BODY, _templates("create")),
+    "GET /api/v1/templates/{name}": RouteRule(PermissionScope.QUERY, _templates("get")),
+    "PUT /api/v1/templates/{name}": RouteRule(PermissionScope.BODY, _templates("update")),
+    "DELETE /api/v1/templates/{name}": RouteRule(PermissionScope.QUERY, _templates("delete")),
     "GET /api/v1/webhooks": _admin("list", "webhooks"),
     "POST /api/v1/webhooks": _admin("create", "webhooks"),
     "GET /api/v1/webhooks/{name}": _admin("get", "webhooks"),
@@ -159,11 +159,11 @@ _TABLE: dict[str, RouteRule] = {
     "GET /api/v1/dead/{letter}": _admin("get", "deadletters"),
     "DELETE /api/v1/dead/{letter}": _admin("delete", "deadletters"),
     "POST /api/v1/dead/{letter}/replay": _admin("create", "deadletters"),
-    "PUT /api/v1/contexts": RouteRule(Where.QUERY, CREATE),
-    "GET /api/v1/contexts/{context}": RouteRule(Where.QUERY, CREATE),
-    "GET /api/v1/workspaces": RouteRule(Where.LISTED, LIST),
+    "PUT /api/v1/contexts": RouteRule(PermissionScope.QUERY, CREATE),
+    "GET /api/v1/contexts/{context}": RouteRule(PermissionScope.QUERY, CREATE),
+    "GET /api/v1/workspaces": RouteRule(PermissionScope.LISTED, LIST),
     "POST /api/v1/workspaces": _admin("create", "namespaces", group=""),
-    "GET /api/v1/workspaces/{name}": RouteRule(Where.PATH, LIST),
+    "GET /api/v1/workspaces/{name}": RouteRule(PermissionScope.PATH, LIST),
     "PATCH /api/v1/workspaces/{name}": _admin("patch", "namespaces", group=""),
     "DELETE /api/v1/workspaces/{name}": _admin("delete", "namespaces", group=""),
 }
@@ -171,8 +171,8 @@ for _kind in Kind:
     _root = f"/api/v1/{_kind.value}s"
     _TABLE.update(
         {
-            f"POST {_root}": RouteRule(Where.BODY, CREATE),
-            f"GET {_root}": RouteRule(Where.LISTED, LIST),
+            f"POST {_root}": RouteRule(PermissionScope.BODY, CREATE),
+            f"GET {_root}": RouteRule(PermissionScope.LISTED, LIST),
             f"GET {_root}/{{id}}": _GET,
             f"POST {_root}/{{id}}/kill": _PATCH,
             f"POST {_root}/{{id}}/priority": _PATCH,
@@ -188,23 +188,23 @@ PAGES = (
 shows, and lists the addresses in the same order."""
 
 OTHERS: Mapping[str, RouteRule] = {
-    **dict.fromkeys(PAGES, RouteRule(Where.PUBLIC)),
-    "/docs": RouteRule(Where.PUBLIC),
-    "/openapi.json": RouteRule(Where.PUBLIC),
-    "/asyncapi.json": RouteRule(Where.PUBLIC),
-    "/assets/{path:path}": RouteRule(Where.PUBLIC),
-    "/trace/{id}": RouteRule(Where.PUBLIC),
-    "/livez": RouteRule(Where.PUBLIC),
-    "/readyz": RouteRule(Where.PUBLIC),
-    "/metrics": RouteRule(Where.PUBLIC),
-    "/login": RouteRule(Where.PUBLIC),
-    "/login/link": RouteRule(Where.PUBLIC),
-    "/login/client": RouteRule(Where.PUBLIC),
-    "/login/start": RouteRule(Where.PUBLIC),
-    "/login/callback": RouteRule(Where.PUBLIC),
-    "/logout": RouteRule(Where.PUBLIC),
-    "/.slipway/enter": RouteRule(Where.PUBLIC),
-    "/proxy/{id}": RouteRule(Where.PUBLIC),
+    **dict.fromkeys(PAGES, RouteRule(PermissionScope.PUBLIC)),
+    "/docs": RouteRule(PermissionScope.PUBLIC),
+    "/openapi.json": RouteRule(PermissionScope.PUBLIC),
+    "/asyncapi.json": RouteRule(PermissionScope.PUBLIC),
+    "/assets/{path:path}": RouteRule(PermissionScope.PUBLIC),
+    "/trace/{id}": RouteRule(PermissionScope.PUBLIC),
+    "/livez": RouteRule(PermissionScope.PUBLIC),
+    "/readyz": RouteRule(PermissionScope.PUBLIC),
+    "/metrics": RouteRule(PermissionScope.PUBLIC),
+    "/login": RouteRule(PermissionScope.PUBLIC),
+    "/login/link": RouteRule(PermissionScope.PUBLIC),
+    "/login/client": RouteRule(PermissionScope.PUBLIC),
+    "/login/start": RouteRule(PermissionScope.PUBLIC),
+    "/login/callback": RouteRule(PermissionScope.PUBLIC),
+    "/logout": RouteRule(PermissionScope.PUBLIC),
+    "/.slipway/enter": RouteRule(PermissionScope.PUBLIC),
+    "/proxy/{id}": RouteRule(PermissionScope.PUBLIC),
     "/proxy/{id}/{path:path}": PROXIED,
 }
 """Paths beyond the REST API. `/proxy/{id}` only adds a slash, whatever the id."""
@@ -214,7 +214,7 @@ def rule_of(method: str, path: str) -> RouteRule:
     """Return the row of a route of the REST API. Raises InvariantError when the table has none."""
     found = _TABLE.get(f"{method} {path}")
     if found is None:
-        raise InvariantError(f"{method} {path} is not in the authorisation table: add its row to access/table.py")
+        raise InvariantError(f"{method} {path} is not in the authorisation table: add its row to access/route_rules.py")
     return found
 
 

@@ -14,7 +14,7 @@ from collections import deque
 AHEAD_BYTES = 4 * 1024 * 1024
 
 
-class ArrivingFile:
+class UploadBuffer:
     """A file that coroutines of one loop write and one thread reads."""
 
     def __init__(self) -> None:

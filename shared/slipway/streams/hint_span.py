@@ -9,7 +9,7 @@ from slipway.runtime import semconv, telemetry
 from slipway.streams import keys
 
 
-def hinted(cause: str, allocation: AllocationId) -> str:
+def hint_traceparent(cause: str, allocation: AllocationId) -> str:
     """Return the traceparent for a hint about this allocation. `cause` is the traceparent of the span that caused the
     hint.
     """

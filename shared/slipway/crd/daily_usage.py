@@ -20,7 +20,7 @@ from slipway.model.lifecycle import Phase
 _HOLDS_NOTHING = (Phase.PENDING, Phase.TERMINATED)
 
 
-class Spent(msgspec.Struct, frozen=True, kw_only=True):
+class KeyUsage(msgspec.Struct, frozen=True, kw_only=True):
     """The usage of one key on one day."""
 
     day: str
@@ -29,22 +29,22 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
     ended: int = 0
 
 
-def gather(
+def usage_by_key(
     days: Sequence[str], stored: Mapping[str, DayTotals], allocations: Iterable[Allocation], now: float
-) -> list[Spent]:
+) -> list[KeyUsage]:
     """Return all usage of these days. `allocations` were listed before `stored` was read."""
-    found: list[Spent] = []
+    found: list[KeyUsage] = []
     for day, kept in stored.items():
         for row in kept.rows:
             key = (row.workspace, row.user, row.pool, row.queue, row.kind)
-            found.append(Spent(day=day, key=key, usage=sum_of([row]), ended=row.ended))
+            found.append(KeyUsage(day=day, key=key, usage=sum_of([row]), ended=row.ended))
     for allocation, day, usage in _not_in_totals(days, stored, allocations, now):
         is_end = day == _end_day(allocation)
-        found.append(Spent(day=day, key=totals.key_of(allocation), usage=usage, ended=int(is_end)))
+        found.append(KeyUsage(day=day, key=totals.key_of(allocation), usage=usage, ended=int(is_end)))
     return found
 
 
-class UsageStretch(msgspec.Struct, frozen=True, kw_only=True):
+class UsageInterval(msgspec.Struct, frozen=True, kw_only=True):
     """GPU time that a user used in a queue, evenly between two times (epoch milliseconds)."""
 
     day: str
@@ -55,9 +55,9 @@ class UsageStretch(msgspec.Struct, frozen=True, kw_only=True):
     end_ms: int
 
 
-def stretches(
+def usage_intervals(
     days: Sequence[str], stored: Mapping[str, DayTotals], allocations: Iterable[Allocation], pool: str, now: float
-) -> Iterator[UsageStretch]:
+) -> Iterator[UsageInterval]:
     """Yield the GPU time of a pool on these days. `allocations` were listed before `stored` was read.
 
     GPU time from the totals is spread evenly over its day. GPU time of an allocation that is not in the totals is
@@ -72,13 +72,13 @@ def stretches(
         begin_ms, end_ms = _bounds(day, now_ms)
         for (queue, user), gpu_ms in sorted(sums.items()):
             if gpu_ms:
-                yield UsageStretch(day=day, queue=queue, user=user, gpu_ms=gpu_ms, begin_ms=begin_ms, end_ms=end_ms)
+                yield UsageInterval(day=day, queue=queue, user=user, gpu_ms=gpu_ms, begin_ms=begin_ms, end_ms=end_ms)
     own = (each for each in allocations if each.spec.pool == pool)
     for allocation, day, usage in _not_in_totals(days, stored, own, now):
         gpu_ms = sum(usage.slot_ms.values())
         if gpu_ms:
             begin_ms, end_ms = _bounds(day, now_ms)
-            yield UsageStretch(
+            yield UsageInterval(
                 day=day,
                 queue=allocation.spec.queue,
                 user=user_of(allocation),
@@ -88,15 +88,15 @@ def stretches(
             )
 
 
-def days_that_count(now: float, half_life_ms: int) -> list[str]:
+def undecayed_days(now: float, half_life_ms: int) -> list[str]:
     """Return the days (UTC) whose usage has not fully decayed at `now`, the newest last."""
     now_ms = round(now * 1000)
     first = (now_ms - HALF_LIVES_READ * half_life_ms) // DAY_MS * DAY_MS
     return [day_of(at_ms) for at_ms in range(max(0, first), now_ms + 1, DAY_MS)]
 
 
-def add_left(
-    used: dict[str, dict[str, int]], found: Iterable[UsageStretch], now: float, half_life_ms: int
+def add_decayed(
+    used: dict[str, dict[str, int]], found: Iterable[UsageInterval], now: float, half_life_ms: int
 ) -> dict[str, dict[str, int]]:
     """Add the decayed usage of `found` at `now` to `used` ({queue: {user: GPU-milliseconds}}), and return `used`."""
     now_ms = round(now * 1000)
@@ -134,7 +134,7 @@ def _bounds(day: str, now_ms: int) -> tuple[int, int]:
     return begin_ms, max(begin_ms, min(begin_ms + DAY_MS, now_ms))
 
 
-def gpu_ms(spent: Iterable[Spent], pool: str) -> dict[str, dict[str, int]]:
+def gpu_ms(spent: Iterable[KeyUsage], pool: str) -> dict[str, dict[str, int]]:
     """Return {day: {queue: GPU-milliseconds}} of a pool."""
     found: dict[str, dict[str, int]] = {}
     for each in spent:

@@ -27,11 +27,11 @@ Chosen = Literal["pool", "queue", "job"]
 What = Literal["workspace"] | Chosen
 Workspaces = Callable[[], Awaitable[Collection[str]]]
 """Returns the names of the workspaces that the caller may see."""
-Remembered = Callable[[What, str], Awaitable[bool]]
+IsRemembered = Callable[[What, str], Awaitable[bool]]
 """Whether data that a list can show still contains a name whose object does not exist any more."""
 
 
-class Named(msgspec.Struct, frozen=True, kw_only=True):
+class FilterNames(msgspec.Struct, frozen=True, kw_only=True):
     """The names in a filter; empty: none. The job is looked up in `workspace` when the filter names one."""
 
     pool: str = ""
@@ -40,7 +40,9 @@ class Named(msgspec.Struct, frozen=True, kw_only=True):
     workspace: str = ""
 
 
-async def check_named(kube: Kube, named: Named, workspaces: Workspaces, remembered: Remembered | None = None) -> None:
+async def check_filter_names(
+    kube: Kube, named: FilterNames, workspaces: Workspaces, remembered: IsRemembered | None = None
+) -> None:
     """Check that each named object exists, or that a retained allocation or `remembered` still knows its name.
 
     Raises:
