@@ -30,7 +30,7 @@ BENCHMARKS = {
     "streams": "appends, hints, hand-over and feed on a real Valkey",
     "libraries": "our own parts beside libraries for the same purpose",
     "redis_rebuild": "the streams of 10,000 live allocations after Redis lost everything",
-    "told": "the time from a transition to its server-sent event",
+    "transition_delay": "the time from a transition to its server-sent event",
     "fair_use": "calls of a quiet user beside a user who floods the api",
     "unschedulable": "the time until a job that does not fit has its reason, on a real kube-apiserver",
     "cohorts": "Kueue's performance tests on a real kube-apiserver with simulated nodes",

@@ -9,8 +9,8 @@ import time
 
 import msgspec
 
+from bench.bench_stack import LAUNCH_PATH, BenchStack, a_bench_stack
 from bench.runner import Row, Target, paired, row
-from bench.stand import LAUNCH_PATH, Stand, a_stand
 
 COUNT = 1000
 CLIENTS = 16
@@ -28,8 +28,8 @@ class Batched(msgspec.Struct):
 
 async def measure(runs: int) -> list[Row]:
     """Return the rows of this benchmark."""
-    async with a_stand(nodes=0) as stand:
-        ours, singles = await paired(runs, lambda _run: _batch(stand), lambda _run: _singles(stand))
+    async with a_bench_stack(nodes=0) as bench_stack:
+        ours, singles = await paired(runs, lambda _run: _batch(bench_stack), lambda _run: _singles(bench_stack))
     return [
         row(
             "BATCH-kill-1000",
@@ -43,24 +43,26 @@ async def measure(runs: int) -> list[Row]:
     ]
 
 
-async def _launched(stand: Stand) -> list[str]:
+async def _launched(bench_stack: BenchStack) -> list[str]:
     """Launch `COUNT` held allocations; return their ids."""
     left, ids = iter(range(COUNT)), list[str]()
 
     async def client() -> None:
         for _ in left:
-            ids.append((await stand.post(BODY))[0])
+            ids.append((await bench_stack.post(BODY))[0])
 
     await asyncio.gather(*(client() for _ in range(CLIENTS)))
     return ids
 
 
-async def _batch(stand: Stand) -> float:
+async def _batch(bench_stack: BenchStack) -> float:
     """Kill all in one request; return the seconds."""
-    body = msgspec.json.encode({"verb": "kill", "ids": await _launched(stand)})
+    body = msgspec.json.encode({"verb": "kill", "ids": await _launched(bench_stack)})
     headers = {"Content-Type": "application/json", "Idempotency-Key": f"bench-{time.perf_counter_ns()}"}
     started_s = time.perf_counter()
-    async with stand.session.post(f"{stand.stack.api_url}{LAUNCH_PATH}/batch", data=body, headers=headers) as answer:
+    async with bench_stack.session.post(
+        f"{bench_stack.stack.api_url}{LAUNCH_PATH}/batch", data=body, headers=headers
+    ) as answer:
         content = await answer.read()
     taken_s = time.perf_counter() - started_s
     if answer.status != 200:
@@ -71,15 +73,15 @@ async def _batch(stand: Stand) -> float:
     return taken_s
 
 
-async def _singles(stand: Stand) -> float:
+async def _singles(bench_stack: BenchStack) -> float:
     """Kill all in single requests; return the seconds."""
-    ids = await _launched(stand)
+    ids = await _launched(bench_stack)
     left = iter(ids)
     started_s = time.perf_counter()
 
     async def client() -> None:
         for id_ in left:
-            async with stand.session.post(f"{stand.stack.api_url}{LAUNCH_PATH}/{id_}/kill") as answer:
+            async with bench_stack.session.post(f"{bench_stack.stack.api_url}{LAUNCH_PATH}/{id_}/kill") as answer:
                 if answer.status >= 300:
                     raise RuntimeError(f"{answer.status}: {await answer.text()}")
 

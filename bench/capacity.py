@@ -20,9 +20,9 @@ from typing import Any
 
 import msgspec
 
+from bench.bench_stack import BenchStack, a_bench_stack, launch_through
 from bench.nodes import played, simulated_nodes
 from bench.runner import Row, row
-from bench.stand import Stand, a_stand, launch_through
 
 COUNT = int(os.environ.get("SLIPWAY_BENCH_COUNT", "1000"))
 GANG = int(os.environ.get("SLIPWAY_BENCH_GANG", "1"))
@@ -62,31 +62,31 @@ class Reading(msgspec.Struct):
 async def measure(_runs: int) -> list[Row]:
     """Return the rows of this benchmark; it makes one run, independent of the requested number."""
     async with (
-        a_stand(nodes=0) as stand,
-        simulated_nodes(Path(stand.stack.kubeconfig), NODES, NODE_CPUS, local=True),
+        a_bench_stack(nodes=0) as bench_stack,
+        simulated_nodes(Path(bench_stack.stack.kubeconfig), NODES, NODE_CPUS, local=True),
     ):
         # Code that is loaded with the first launch is not a cost of a launch.
-        await _launch(stand, 20, runs_s=0.1)
-        await _until(stand, lambda phases: set(phases) == {"Terminated"}, "the first have ended")
+        await _launch(bench_stack, 20, runs_s=0.1)
+        await _until(bench_stack, lambda phases: set(phases) == {"Terminated"}, "the first have ended")
         await asyncio.sleep(REST_S)
-        before = await _read(stand)
+        before = await _read(bench_stack)
         started_s = time.perf_counter()
-        ids = await _launch(stand, COUNT, runs_s=RUNS_S)
-        await _until(stand, lambda phases: phases.count("Running") >= COUNT, "all run")
+        ids = await _launch(bench_stack, COUNT, runs_s=RUNS_S)
+        await _until(bench_stack, lambda phases: phases.count("Running") >= COUNT, "all run")
         took_s = time.perf_counter() - started_s
-        launched = await _read(stand)
+        launched = await _read(bench_stack)
         await asyncio.sleep(REST_S)
-        live = await _read(stand)
-        ended = await _end(stand, ids)
+        live = await _read(bench_stack)
+        ended = await _end(bench_stack, ids)
         await asyncio.sleep(REST_S)
-        later = await _read(stand)
+        later = await _read(bench_stack)
         again = ended
         for number in range(1, MORE + 1):
-            ids = await _launch(stand, COUNT, runs_s=RUNS_S + number)
-            await _until(stand, lambda phases: phases.count("Running") >= COUNT, f"thousand {number + 1} runs")
+            ids = await _launch(bench_stack, COUNT, runs_s=RUNS_S + number)
+            await _until(bench_stack, lambda phases: phases.count("Running") >= COUNT, f"thousand {number + 1} runs")
             await asyncio.sleep(REST_S)
-            _say(f"memory with thousand {number + 1} live, MiB: {(await _read(stand)).memory}")
-            again = await _end(stand, ids)
+            _say(f"memory with thousand {number + 1} live, MiB: {(await _read(bench_stack)).memory}")
+            again = await _end(bench_stack, ids)
             _say(f"memory with thousand {number + 1} ended, MiB: {again.memory}")
     _say(f"{COUNT} launched in {took_s:.0f} s")
     work = f"per 1,000 of {GANG} rank{'s' if GANG > 1 else ''}"
@@ -131,7 +131,7 @@ def _per(value: float) -> float:
     return value / COUNT * 1_000
 
 
-async def _launch(stand: Stand, count: int, *, runs_s: float) -> list[str]:
+async def _launch(bench_stack: BenchStack, count: int, *, runs_s: float) -> list[str]:
     """Launch `count` allocations; return their ids."""
     main = {"name": "main", "image": "local", "command": ["true"]}
     spec = {"containers": [main], "terminationGracePeriodSeconds": 1}
@@ -145,7 +145,7 @@ async def _launch(stand: Stand, count: int, *, runs_s: float) -> list[str]:
     async def client() -> None:
         for number in left:
             key = f"capacity-{runs_s}-{number}"
-            id_, _, _ = await launch_through(stand.session, stand.stack.api_url, body, key=key)
+            id_, _, _ = await launch_through(bench_stack.session, bench_stack.stack.api_url, body, key=key)
             ids.append(id_)
 
     async with asyncio.TaskGroup() as group:
@@ -154,7 +154,7 @@ async def _launch(stand: Stand, count: int, *, runs_s: float) -> list[str]:
     return ids
 
 
-async def _end(stand: Stand, ids: list[str]) -> Reading:
+async def _end(bench_stack: BenchStack, ids: list[str]) -> Reading:
     """Kill these allocations; return the reading after all have ended and temporary data is gone."""
     left = iter(ids)
 
@@ -164,7 +164,7 @@ async def _end(stand: Stand, ids: list[str]) -> Reading:
 
     async def kill(id_: str) -> None:
         while True:
-            async with stand.session.post(f"{stand.stack.api_url}/api/v1/allocations/{id_}/kill") as answer:
+            async with bench_stack.session.post(f"{bench_stack.stack.api_url}/api/v1/allocations/{id_}/kill") as answer:
                 if answer.status != BUSY:
                     answer.raise_for_status()
                     return
@@ -173,16 +173,16 @@ async def _end(stand: Stand, ids: list[str]) -> Reading:
     async with asyncio.timeout(WITHIN_S), asyncio.TaskGroup() as group:
         for _ in range(CLIENTS):
             group.create_task(client())
-    await _until(stand, lambda phases: set(phases) == {"Terminated"}, "all have ended")
+    await _until(bench_stack, lambda phases: set(phases) == {"Terminated"}, "all have ended")
     await asyncio.sleep(REST_S)
-    return await _read(stand)
+    return await _read(bench_stack)
 
 
-async def _until(stand: Stand, is_so: Callable[[list[str]], bool], what: str) -> None:
+async def _until(bench_stack: BenchStack, is_so: Callable[[list[str]], bool], what: str) -> None:
     """Read every allocation until the condition holds, rarely enough not to affect the figures."""
     async with asyncio.timeout(WITHIN_S):
         while True:
-            items: list[dict[str, Any]] = (await stand.read(ALLOCATIONS))["items"]
+            items: list[dict[str, Any]] = (await bench_stack.read(ALLOCATIONS))["items"]
             phases = [str(item.get("status", {}).get("phase", "Pending")) for item in items]
             if is_so(phases):
                 return
@@ -190,23 +190,23 @@ async def _until(stand: Stand, is_so: Callable[[list[str]], bool], what: str) ->
             await asyncio.sleep(2.0)
 
 
-async def _read(stand: Stand) -> Reading:
+async def _read(bench_stack: BenchStack) -> Reading:
     found = Reading()
     for name, path in OBJECTS.items():
-        found.objects[name] = float(await _bytes(stand, path))
-    found.redis = await _redis_bytes(stand.stack.redis_url)
+        found.objects[name] = float(await _bytes(bench_stack, path))
+    found.redis = await _redis_bytes(bench_stack.stack.redis_url)
     for name in SERVICES:
-        pid = stand.stack.children[name].pid
+        pid = bench_stack.stack.children[name].pid
         found.memory[name] = _resident_mib(pid)
         found.cpu_s[name] = _cpu_s(pid)
-        metrics = await stand.metrics(name)
+        metrics = await bench_stack.metrics(name)
         found.calls += sum(value for (each, _), value in metrics.items() if each == "slipway_kube_calls_total")
     return found
 
 
-async def _bytes(stand: Stand, path: str) -> int:
+async def _bytes(bench_stack: BenchStack, path: str) -> int:
     """Return the total size of a list's objects, each as JSON without spaces."""
-    items: list[dict[str, Any]] = (await stand.read(path))["items"]
+    items: list[dict[str, Any]] = (await bench_stack.read(path))["items"]
     return sum(len(msgspec.json.encode(item)) for item in items)
 
 

@@ -20,8 +20,8 @@ from typing import Any
 import msgspec
 
 from bench.bare import ALLOCATIONS, CONNECTIONS
+from bench.bench_cluster import BenchCluster, ClusterConfig, MatchCounter, a_bench_cluster, cpu_of, poll
 from bench.nodes import played, simulated_nodes
-from bench.real import Bound, Ground, RealStand, a_real_stand, cpu_of, poll
 from bench.runner import Row, row
 
 SCALE = float(os.environ.get("SLIPWAY_BENCH_SCALE", "0.1"))
@@ -105,7 +105,7 @@ def arrivals(work: Work) -> list[tuple[float, str, Piece]]:
     return sorted(found, key=lambda each: each[0])
 
 
-class Played(msgspec.Struct, frozen=True, kw_only=True):
+class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of one run."""
 
     wall_s: float
@@ -124,37 +124,37 @@ async def measure(runs: int) -> list[Row]:
     rows: list[Row] = []
     for id_ in PLAYED:
         work = work_of(id_, SCALE)
-        async with a_real_stand(Ground(nodes=0)) as stand:
+        async with a_bench_cluster(ClusterConfig(nodes=0)) as bench_cluster:
             nodes = -(-work.cpus * 3 // 2 // NODE_CPUS)
-            async with simulated_nodes(stand.cluster.kubeconfig, nodes, NODE_CPUS) as pid:
-                await _ready(stand, nodes)
-                await _make_queues(stand, work)
-                found: list[Played] = []
+            async with simulated_nodes(bench_cluster.cluster.kubeconfig, nodes, NODE_CPUS) as pid:
+                await _ready(bench_cluster, nodes)
+                await _make_queues(bench_cluster, work)
+                found: list[RunFigures] = []
                 for number in range(runs):
-                    found.append(await _play(stand, work, pid))
+                    found.append(await _play(bench_cluster, work, pid))
                     _say(f"{id_}: {_times(found[-1])}, {found[-1].evictions} evictions")
                     if number + 1 < runs:
-                        await stand.halt()
-                        await stand.clean()
-                        await stand.resume()
+                        await bench_cluster.halt()
+                        await bench_cluster.clean()
+                        await bench_cluster.resume()
         rows += _rows(work, found)
     return rows
 
 
-async def _play(stand: RealStand, work: Work, nodes_pid: int) -> Played:
+async def _play(bench_cluster: BenchCluster, work: Work, nodes_pid: int) -> RunFigures:
     """Let all pieces arrive, and wait until all have ended with success."""
-    ended = Bound(stand.kube, stand.cluster.url, ALLOCATIONS, "status.phase=Terminated")
-    before, nodes_before_s = stand.cpu_s(), cpu_of(nodes_pid)
+    ended = MatchCounter(bench_cluster.kube, bench_cluster.cluster.url, ALLOCATIONS, "status.phase=Terminated")
+    before, nodes_before_s = bench_cluster.cpu_s(), cpu_of(nodes_pid)
     async with ended.counting():
         started_s = time.perf_counter()
-        await _arrive(stand, work)
+        await _arrive(bench_cluster, work)
         ended_s = await ended.until(work.total, WITHIN_S)
-    after, nodes_s = stand.cpu_s(), cpu_of(nodes_pid) - nodes_before_s
-    items = (await stand.read(ALLOCATIONS))["items"]
+    after, nodes_s = bench_cluster.cpu_s(), cpu_of(nodes_pid) - nodes_before_s
+    items = (await bench_cluster.read(ALLOCATIONS))["items"]
     bad = [item["metadata"]["name"] for item in items if item["status"].get("result") != "Succeeded"]
     if bad or len(items) != work.total:
         raise RuntimeError(f"{len(items)} of {work.total} there, {len(bad)} did not succeed, such as {bad[:3]}")
-    return Played(
+    return RunFigures(
         wall_s=ended_s - started_s,
         half_s=ended.at[work.total // 2] - started_s,
         most_s=ended.at[work.total * 95 // 100] - started_s,
@@ -164,13 +164,13 @@ async def _play(stand: RealStand, work: Work, nodes_pid: int) -> Played:
     )
 
 
-async def _arrive(stand: RealStand, work: Work) -> None:
+async def _arrive(bench_cluster: BenchCluster, work: Work) -> None:
     """Send each POST at its time, with at most `CONNECTIONS` in parallel."""
     slots, started_s = asyncio.Semaphore(CONNECTIONS), time.perf_counter()
 
     async def post(queue: str, piece: Piece) -> None:
         try:
-            await stand.post(_body(queue, piece))
+            await bench_cluster.post(_body(queue, piece))
         finally:
             slots.release()
 
@@ -195,10 +195,10 @@ def _body(queue: str, piece: Piece) -> bytes:
     return msgspec.json.encode(body)
 
 
-async def _make_queues(stand: RealStand, work: Work) -> None:
+async def _make_queues(bench_cluster: BenchCluster, work: Work) -> None:
     cohort_cpus = {"cpu": str(work.queues * NOMINAL)}
     for cohort in range(work.cohorts):
-        await _make_queue(stand, f"cohort-{cohort}", {"limit": cohort_cpus})
+        await _make_queue(bench_cluster, f"cohort-{cohort}", {"limit": cohort_cpus})
     for name in _queue_names(work):
         spec = {
             "parent": name.rpartition("-")[0].replace("queue", "cohort"),
@@ -206,10 +206,12 @@ async def _make_queues(stand: RealStand, work: Work) -> None:
             "borrowingLimit": {"cpu": str(BORROWED)},
             "preemption": {"withinQueue": "LowerPriority", "reclaim": "Any"},
         }
-        await _make_queue(stand, name, spec)
+        await _make_queue(bench_cluster, name, spec)
 
     async def are_known() -> bool:
-        async with stand.web.get(f"{stand.stack.api_url}/api/v1/queues", params={"limit": "500"}) as answer:
+        async with bench_cluster.web.get(
+            f"{bench_cluster.stack.api_url}/api/v1/queues", params={"limit": "500"}
+        ) as answer:
             names = {item["name"] for item in (await answer.json())["items"]}
         # A page may not contain all of them.
         return len(names & set(_queue_names(work))) >= min(400, work.cohorts * work.queues)
@@ -217,14 +219,14 @@ async def _make_queues(stand: RealStand, work: Work) -> None:
     await poll(are_known, "the queues are known")
 
 
-async def _make_queue(stand: RealStand, name: str, spec: dict[str, Any]) -> None:
+async def _make_queue(bench_cluster: BenchCluster, name: str, spec: dict[str, Any]) -> None:
     body = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Queue", "metadata": {"name": name}, "spec": spec}
-    await stand.call("POST", QUEUES, body)
+    await bench_cluster.call("POST", QUEUES, body)
 
 
-async def _ready(stand: RealStand, nodes: int) -> None:
+async def _ready(bench_cluster: BenchCluster, nodes: int) -> None:
     async def are_ready() -> bool:
-        items = (await stand.read("/api/v1/nodes"))["items"]
+        items = (await bench_cluster.read("/api/v1/nodes"))["items"]
         return len(items) == nodes and not any(node["spec"].get("taints") for node in items)
 
     await poll(are_ready, "the nodes are ready")
@@ -238,7 +240,7 @@ def _share(pieces: tuple[Piece, ...], full: int) -> float:
     return sum(piece.count for piece in pieces) / full
 
 
-def _rows(work: Work, found: list[Played]) -> list[Row]:
+def _rows(work: Work, found: list[RunFigures]) -> list[Row]:
     walls = [each.wall_s for each in found]
     size = f"{work.total:,} pieces, {work.cohorts} cohorts x {work.queues} queues"
     part = "" if SCALE == 1 else f" x {SCALE:g}, the part of the pieces that was played"
@@ -282,7 +284,7 @@ def _rows(work: Work, found: list[Played]) -> list[Row]:
     return [*rows, cpu]
 
 
-def _times(each: Played) -> str:
+def _times(each: RunFigures) -> str:
     return f"half after {each.half_s:.1f} s, 95 % after {each.most_s:.1f} s, all after {each.wall_s:.1f} s"
 
 

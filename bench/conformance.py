@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 
 from bench.bare import CONNECTIONS, Copied
-from bench.real import RealStand, a_real_stand
+from bench.bench_cluster import BenchCluster, a_bench_cluster
+from bench.bench_stack import launch_body
 from bench.runner import Row, Target, row
-from bench.stand import launch_body
 
 SINGLES = int(os.environ.get("SLIPWAY_BENCH_SINGLES", "400"))
 GANGS = int(os.environ.get("SLIPWAY_BENCH_GANGS", "2"))
@@ -28,7 +28,7 @@ QUIET_S = 6.0
 OURS = ("api", "scheduler", "podworker", "watcher")
 
 
-class Side:
+class SideFigures:
     """The figures of one side of the comparison."""
 
     def __init__(self) -> None:
@@ -57,76 +57,80 @@ def _line(cpu_s: dict[str, list[float]]) -> str:
 
 async def measure(runs: int) -> list[Row]:
     """Return the rows of this benchmark."""
-    ours, bare = Side(), Side()
-    async with a_real_stand() as stand:
-        single, gang = await _copies(stand)
+    ours, bare = SideFigures(), SideFigures()
+    async with a_bench_cluster() as bench_cluster:
+        single, gang = await _copies(bench_cluster)
 
         def post(ranks: int, count: int) -> Awaitable[None]:
-            return _launch(stand, ranks, count)
+            return _launch(bench_cluster, ranks, count)
 
         def write(ranks: int, count: int) -> Awaitable[None]:
-            return stand.bare.burst(single if ranks == 1 else gang, count, CONNECTIONS)
+            return bench_cluster.bare.burst(single if ranks == 1 else gang, count, CONNECTIONS)
 
         for number in range(runs):
             sides = [(ours, post), (bare, write)]
             for side, launch in sides if number % 2 == 0 else reversed(sides):
-                await _turn(stand, side, launch, is_ours=side is ours)
+                await _turn(bench_cluster, side, launch, is_ours=side is ours)
             _say(f"pair {number + 1}: ours {ours.singles[-1]:.0f}, bare {bare.singles[-1]:.0f} launches/s")
             if GANGS:
                 _say(f"        ours {ours.gangs[-1]:.0f}, bare {bare.gangs[-1]:.0f} pods/s in gangs")
     return _rows(ours, bare, runs)
 
 
-async def _copies(stand: RealStand) -> tuple[Copied, Copied]:
+async def _copies(bench_cluster: BenchCluster) -> tuple[Copied, Copied]:
     """Return copies of one single launch and one gang for the bare client; delete the originals, halt the services."""
-    async with stand.bound.counting():
-        single = await stand.post(launch_body(1))
-        gang = await stand.post(launch_body(RANKS))
-        await stand.bound.until(1 + RANKS)
-    copies = await Copied.of(stand.read, single), await Copied.of(stand.read, gang)
-    await stand.halt()
-    await stand.clean()
+    async with bench_cluster.bound.counting():
+        single = await bench_cluster.post(launch_body(1))
+        gang = await bench_cluster.post(launch_body(RANKS))
+        await bench_cluster.bound.until(1 + RANKS)
+    copies = await Copied.of(bench_cluster.read, single), await Copied.of(bench_cluster.read, gang)
+    await bench_cluster.halt()
+    await bench_cluster.clean()
     return copies
 
 
-async def _turn(stand: RealStand, side: Side, launch: Callable[[int, int], Awaitable[None]], *, is_ours: bool) -> None:
+async def _turn(
+    bench_cluster: BenchCluster, side: SideFigures, launch: Callable[[int, int], Awaitable[None]], *, is_ours: bool
+) -> None:
     """Run one side, from a clean cluster to a clean cluster."""
     if is_ours:
-        await stand.resume()
-    await _burst(stand, launch, 1, WARM_UP)
-    calls = await stand.calls() if is_ours else Counter[str]()
-    cpu_s = _living(stand.cpu_s(), is_ours=is_ours)
-    side.singles.append(await _burst(stand, launch, 1, SINGLES))
+        await bench_cluster.resume()
+    await _burst(bench_cluster, launch, 1, WARM_UP)
+    calls = await bench_cluster.calls() if is_ours else Counter[str]()
+    cpu_s = _living(bench_cluster.cpu_s(), is_ours=is_ours)
+    side.singles.append(await _burst(bench_cluster, launch, 1, SINGLES))
     await asyncio.sleep(QUIET_S)
-    side.spent(side.cpu_s, cpu_s, _living(stand.cpu_s(), is_ours=is_ours), SINGLES)
+    side.spent(side.cpu_s, cpu_s, _living(bench_cluster.cpu_s(), is_ours=is_ours), SINGLES)
     if is_ours:
-        side.calls += await stand.calls() - calls
+        side.calls += await bench_cluster.calls() - calls
     if GANGS:
-        cpu_s = _living(stand.cpu_s(), is_ours=is_ours)
-        side.gangs.append(RANKS * await _burst(stand, launch, RANKS, GANGS))
+        cpu_s = _living(bench_cluster.cpu_s(), is_ours=is_ours)
+        side.gangs.append(RANKS * await _burst(bench_cluster, launch, RANKS, GANGS))
         await asyncio.sleep(QUIET_S)
-        side.spent(side.gang_cpu_s, cpu_s, _living(stand.cpu_s(), is_ours=is_ours), GANGS * RANKS)
+        side.spent(side.gang_cpu_s, cpu_s, _living(bench_cluster.cpu_s(), is_ours=is_ours), GANGS * RANKS)
     if is_ours:
-        await stand.halt()
-    await stand.clean()
+        await bench_cluster.halt()
+    await bench_cluster.clean()
 
 
-async def _burst(stand: RealStand, launch: Callable[[int, int], Awaitable[None]], ranks: int, count: int) -> float:
+async def _burst(
+    bench_cluster: BenchCluster, launch: Callable[[int, int], Awaitable[None]], ranks: int, count: int
+) -> float:
     """Return the launches per second, from the first request to the last binding."""
-    async with stand.bound.counting():
+    async with bench_cluster.bound.counting():
         started_s = time.perf_counter()
         await launch(ranks, count)
-        ended_s = await stand.bound.until(count * ranks)
+        ended_s = await bench_cluster.bound.until(count * ranks)
     return count / (ended_s - started_s)
 
 
-async def _launch(stand: RealStand, ranks: int, count: int) -> None:
+async def _launch(bench_cluster: BenchCluster, ranks: int, count: int) -> None:
     body = launch_body(ranks)
     left = iter(range(count))
 
     async def client() -> None:
         for _ in left:
-            await stand.post(body)
+            await bench_cluster.post(body)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(CONNECTIONS):
@@ -147,7 +151,7 @@ def _pairs(ours: list[float], bare: list[float]) -> str:
     return f"ours / bare, pair by pair: {each}"
 
 
-def _rows(ours: Side, bare: Side, runs: int) -> list[Row]:
+def _rows(ours: SideFigures, bare: SideFigures, runs: int) -> list[Row]:
     peer = "bare client, 64 connections, same writes"
     cpu_s = _total(ours.cpu_s, OURS)
     per_launch = {name: count / (runs * SINGLES) for name, count in ours.calls.items()}

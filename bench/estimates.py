@@ -30,7 +30,7 @@ WITHIN = Target(must=80.0, better="higher")
 _EXACT_S = 1e-6
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class EstimateAndStart(msgspec.Struct, frozen=True, kw_only=True):
     """One estimate, and the real start of the work."""
 
     estimate: StartEstimate
@@ -65,18 +65,18 @@ def without_limits(document: Json) -> Json:
     return {**document, "allocations": kept}
 
 
-def asked(document: Json) -> list[Asked]:
+def asked(document: Json) -> list[EstimateAndStart]:
     """Return all estimates of a scenario that have likely bounds."""
     starts = {name: life.first_start for name, life in simulate(whole(document)).world.lives.items()}
     span_s = max(float(item["submit"]) for item in document["allocations"])
-    found: list[Asked] = []
+    found: list[EstimateAndStart] = []
     for part in MOMENTS:
         at = part * span_s
         stopped = whole({**document, "until": at})
         for name, estimate in forecast(stopped, simulate(stopped)).items():
             start = starts[name]
             if start is not None and estimate.likely is not None:
-                found.append(Asked(estimate=estimate, start=start))
+                found.append(EstimateAndStart(estimate=estimate, start=start))
     return found
 
 
@@ -120,7 +120,7 @@ CASES = {
 def rows(name: str, seeds: int) -> list[Row]:
     """Return the figures of one case, over the estimates of all seeds."""
     case = CASES[name]
-    answers: list[list[Asked]] = []
+    answers: list[list[EstimateAndStart]] = []
     for seed in range(FIRST_SEED, FIRST_SEED + seeds):
         start_s = time.process_time()
         answers.append(asked(case.of(seed)))

@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
+from bench.bench_stack import BenchStack, a_bench_stack, launch_body
 from bench.runner import Row, Target, percentile, row
-from bench.stand import Stand, a_stand, launch_body
 
 CALLS = 100
 EVERY_S = 0.1
@@ -32,14 +32,14 @@ async def measure(runs: int) -> list[Row]:
     beside: list[list[float]] = []
     answers: dict[str, int] = {}
     # The local cluster has no rate limit by default; a real cluster has this one.
-    async with a_stand(env={"SLIPWAY_RATE_PER_S": "50", "SLIPWAY_RATE_BURST": "500"}) as stand:
-        id_, _, _ = await stand.post(launch_body(1))
-        await _calls(stand, id_, 20)
+    async with a_bench_stack(env={"SLIPWAY_RATE_PER_S": "50", "SLIPWAY_RATE_BURST": "500"}) as bench_stack:
+        id_, _, _ = await bench_stack.post(launch_body(1))
+        await _calls(bench_stack, id_, 20)
         for _ in range(runs):
-            alone.append(await _calls(stand, id_, CALLS))
-            async with _flood(stand, answers):
+            alone.append(await _calls(bench_stack, id_, CALLS))
+            async with _flood(bench_stack, answers):
                 await asyncio.sleep(BURST_S)
-                beside.append(await _calls(stand, id_, CALLS))
+                beside.append(await _calls(bench_stack, id_, CALLS))
     told = ", ".join(f"{count} x {status}" for status, count in sorted(answers.items()))
     return [
         row(
@@ -56,7 +56,7 @@ async def measure(runs: int) -> list[Row]:
     ]
 
 
-async def _calls(stand: Stand, id_: str, count: int) -> list[float]:
+async def _calls(bench_stack: BenchStack, id_: str, count: int) -> list[float]:
     """Return the milliseconds of calls at a fixed rate. Raises RuntimeError when one is refused."""
     found: list[float] = []
     started_s = time.perf_counter()
@@ -64,7 +64,7 @@ async def _calls(stand: Stand, id_: str, count: int) -> list[float]:
         await asyncio.sleep(max(0.0, started_s + number * EVERY_S - time.perf_counter()))
         path = f"/api/v1/allocations/{id_}" if number % 2 else "/api/v1/allocations?limit=50"
         sent = time.perf_counter()
-        async with stand.session.get(stand.stack.api_url + path, headers={USER: "quiet"}) as answer:
+        async with bench_stack.session.get(bench_stack.stack.api_url + path, headers={USER: "quiet"}) as answer:
             await answer.read()
             if answer.status != 200:
                 raise RuntimeError(f"the quiet user is answered {answer.status}")
@@ -73,11 +73,11 @@ async def _calls(stand: Stand, id_: str, count: int) -> list[float]:
 
 
 @asynccontextmanager
-async def _flood(stand: Stand, answers: dict[str, int]) -> AsyncGenerator[None]:
+async def _flood(bench_stack: BenchStack, answers: dict[str, int]) -> AsyncGenerator[None]:
     """Run the flood as a process, which ends with its input; add up the answers that it got."""
-    token = stand.session.headers["Authorization"]
+    token = bench_stack.session.headers["Authorization"]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "bench.fair_use", stand.stack.api_url, stdin=PIPE, stdout=PIPE
+        sys.executable, "-m", "bench.fair_use", bench_stack.stack.api_url, stdin=PIPE, stdout=PIPE
     )
     assert process.stdin is not None
     process.stdin.write(f"{token}\n".encode())

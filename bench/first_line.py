@@ -23,14 +23,14 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
+from bench.bench_cluster import account
+from bench.bench_stack import DEADLINE_S, LINE_LIMIT, Watching, launch_through
 from bench.opening import session_into
-from bench.real import account
 from bench.runner import Row, paired, percentile, row
-from bench.stand import DEADLINE_S, LINE_LIMIT, Watching, launch_through
 from slipway.runtime.clock import SystemClock
+from tests.node.cluster_folder import a_cluster_folder
 from tests.node.conftest import installed, started
 from tests.node.images import WORKLOAD, ensure_images
-from tests.node.place import a_place
 from tests.node.programs import ensure_programs, spaces
 
 PAIRS_PER_RUN, WARM_UP = 3, 6
@@ -52,7 +52,7 @@ Times = dict[str, float]
 """{step: milliseconds since the POST was sent}"""
 
 
-class Found(msgspec.Struct, frozen=True):
+class Samples(msgspec.Struct, frozen=True):
     """All samples of both sides."""
 
     ours: list[Times]
@@ -63,9 +63,11 @@ async def measure(runs: int) -> list[Row]:
     """Return the rows of this benchmark. Raises MissingProgramError when this machine cannot run a real node."""
     programs = await asyncio.to_thread(ensure_programs)
     await asyncio.to_thread(ensure_images, programs)
-    with tempfile.NamedTemporaryFile() as file, a_place() as place:
+    with tempfile.NamedTemporaryFile() as file, a_cluster_folder() as cluster_folder:
         argv = spaces([sys.executable, "-m", "bench.first_line", file.name, str(runs * PAIRS_PER_RUN)])
-        process = await asyncio.create_subprocess_exec(*argv, env={**os.environ, "SLIPWAY_NODE_DIR": str(place.folder)})
+        process = await asyncio.create_subprocess_exec(
+            *argv, env={**os.environ, "SLIPWAY_NODE_DIR": str(cluster_folder.folder)}
+        )
         try:
             code = await process.wait()
         finally:
@@ -74,11 +76,11 @@ async def measure(runs: int) -> list[Row]:
                 await process.wait()
         if code:
             raise RuntimeError(f"the measurement inside the nodes' namespaces ended with {code}")
-        found = msgspec.json.decode(file.read(), type=Found)
+        found = msgspec.json.decode(file.read(), type=Samples)
     return rows_of(found)
 
 
-def rows_of(found: Found) -> list[Row]:
+def rows_of(found: Samples) -> list[Row]:
     """Return medians and p95, and the time of each step."""
     ours, peer = ([each["first"] for each in side] for side in (found.ours, found.peer))
     work = "POST to a container's first line, 1 rank on a real node"
@@ -185,7 +187,7 @@ async def _inside(file: Path, pairs: int) -> None:
         for number in range(WARM_UP):
             await both.ours()
             await both.peer(1_000 + number)
-        found = Found([], [])
+        found = Samples([], [])
 
         async def ours(_number: int) -> float:
             found.ours.append(await both.ours())

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import uvloop
 
+from bench.bench_stack import BenchStack, a_bench_stack, launch_body, launch_through
 from bench.runner import RESULTS, machine_line
-from bench.stand import Stand, a_stand, launch_body, launch_through
 from bench.throughput import NODE, NODES, SERVICES
 
 FLAMES = RESULTS / "flames"
@@ -37,24 +37,24 @@ async def record(seconds: int) -> list[Path]:
     if program is None:
         raise RuntimeError("py-spy is missing: .venv/bin/uv pip install --python .venv/bin/python py-spy")
     FLAMES.mkdir(parents=True, exist_ok=True)
-    async with a_stand(nodes=0) as stand:
+    async with a_bench_stack(nodes=0) as bench_stack:
         for number in range(NODES):
             name = f"fake-{number}"
             labels = {"kubernetes.io/hostname": name}
-            await stand.create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}, **NODE})
-        load = asyncio.ensure_future(_launch(stand))
+            await bench_stack.create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}, **NODE})
+        load = asyncio.ensure_future(_launch(bench_stack))
         try:
             await asyncio.sleep(WARM_UP_S)
-            return [await _one(program, stand, service, seconds) for service in SERVICES]
+            return [await _one(program, bench_stack, service, seconds) for service in SERVICES]
         finally:
             load.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await load
 
 
-async def _one(program: str, stand: Stand, service: str, seconds: int) -> Path:
+async def _one(program: str, bench_stack: BenchStack, service: str, seconds: int) -> Path:
     path = FLAMES / f"{service}.svg"
-    pid = str(stand.stack.children[service].pid)
+    pid = str(bench_stack.stack.children[service].pid)
     for rate in RATES_PER_S:
         argv = [program, "record", "--pid", pid, "--duration", str(seconds), "--rate", str(rate), "--nonblocking"]
         argv += ["--output", str(path)]
@@ -76,13 +76,13 @@ async def _one(program: str, stand: Stand, service: str, seconds: int) -> Path:
     raise RuntimeError(f"{service}: more than {BYTES_MAX} bytes at {RATES_PER_S[-1]} samples/s: record fewer seconds")
 
 
-async def _launch(stand: Stand) -> None:
+async def _launch(bench_stack: BenchStack) -> None:
     """Launch at a fixed rate until cancelled; launches that the services cannot keep up with wait."""
     slots, body, started_s = asyncio.Semaphore(AT_ONCE), launch_body(1), time.perf_counter()
 
     async def one(number: int) -> None:
         try:
-            await launch_through(stand.session, stand.stack.api_url, body, key=f"flame-{number}")
+            await launch_through(bench_stack.session, bench_stack.stack.api_url, body, key=f"flame-{number}")
         finally:
             slots.release()
 

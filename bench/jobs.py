@@ -28,7 +28,7 @@ from typing import Any
 import msgspec
 
 from bench.bare import CONNECTIONS
-from bench.real import GPU_NODE, Ground, RealStand, a_real_stand, cpu_of, poll
+from bench.bench_cluster import GPU_NODE, BenchCluster, ClusterConfig, a_bench_cluster, cpu_of, poll
 from bench.runner import Row, Target, percentile, row
 
 NODES = int(os.environ.get("SLIPWAY_BENCH_NODES", "1000"))
@@ -50,7 +50,7 @@ WORKLOADS = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/workloads"
 ONE_GPU = {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "1"}
 QUICK = ("--kube-api-qps=5000", "--kube-api-burst=5000")
 GANGS_OF_JOBS = "--feature-gates=GenericWorkload=true,WorkloadWithJob=true"
-GROUND = Ground(
+CONFIG = ClusterConfig(
     nodes=NODES,
     size=GPU_NODE,
     flags={
@@ -82,7 +82,7 @@ OTHERS = {
 """measured by others with kube-apiserver 1.36.3 on such a machine (p50 / p99 for `gentle`)"""
 
 
-class Side(msgspec.Struct):
+class SideFigures(msgspec.Struct):
     """The figures of one side."""
 
     name: str
@@ -104,87 +104,91 @@ Submit = Callable[[str, int, bool], Coroutine[Any, Any, str]]
 
 async def measure(runs: int) -> list[Row]:
     """Return the rows of this benchmark."""
-    sides = [Side(name=name) for name in ("ours", "jobs", "gang-jobs")]
+    sides = [SideFigures(name=name) for name in ("ours", "jobs", "gang-jobs")]
     names = (f"b{number:06d}" for number in itertools.count())
-    async with a_real_stand(GROUND) as stand:
-        await stand.halt()
-        await stand.clean()
-        await _stand_pods(stand)
-        await _label_pair(stand)
+    async with a_bench_cluster(CONFIG) as bench_cluster:
+        await bench_cluster.halt()
+        await bench_cluster.clean()
+        await _stand_pods(bench_cluster)
+        await _label_pair(bench_cluster)
         for number in range(runs):
             turn = number % len(sides)
             for side in sides[turn:] + sides[:turn]:
-                await _turn(stand, side, names, is_last=number == runs - 1)
+                await _turn(bench_cluster, side, names, is_last=number == runs - 1)
     return _rows(*sides)
 
 
-async def _turn(stand: RealStand, side: Side, names: Iterator[str], *, is_last: bool) -> None:
+async def _turn(bench_cluster: BenchCluster, side: SideFigures, names: Iterator[str], *, is_last: bool) -> None:
     """Measure one side, from a clean cluster to a clean cluster."""
-    submit = _launch(stand) if side.name == "ours" else _job(stand, is_gang=side.name == "gang-jobs")
+    submit = _launch(bench_cluster) if side.name == "ours" else _job(bench_cluster, is_gang=side.name == "gang-jobs")
     said: list[str] = []
     for work in (name for name in BURSTS if name in WORK):
-        async with _working(stand, side, submit, names):
-            await _burst(stand, side, work, submit, names)
+        async with _working(bench_cluster, side, submit, names):
+            await _burst(bench_cluster, side, work, submit, names)
         said.append(f"{work} {side.rates[work][-1]:.0f} pods/s {side.cpu_s[work][-1]:.1f} s")
     if "gentle" in WORK:
-        async with _working(stand, side, submit, names):
-            side.gentle_ms.append(await _gentle(stand, submit, names))
+        async with _working(bench_cluster, side, submit, names):
+            side.gentle_ms.append(await _gentle(bench_cluster, submit, names))
         took = side.gentle_ms[-1]
         said.append(f"gentle {percentile(took, 50):.0f} / {percentile(took, 99):.0f} ms")
     if "pair" in WORK and is_last:
-        async with _working(stand, side, submit, names):
-            side.held.append(await _pair(stand, submit, names))
+        async with _working(bench_cluster, side, submit, names):
+            side.held.append(await _pair(bench_cluster, submit, names))
         said.append(f"two gangs of {PAIR_RANKS}: {side.held[-1]:.0f} pods hold GPUs of a gang that cannot start")
     print(f"  {side.name}: {', '.join(said)} (load {os.getloadavg()[0]:.1f})", file=sys.stderr, flush=True)
 
 
 @contextlib.asynccontextmanager
-async def _working(stand: RealStand, side: Side, submit: Submit, names: Iterator[str]) -> AsyncGenerator[None]:
+async def _working(
+    bench_cluster: BenchCluster, side: SideFigures, submit: Submit, names: Iterator[str]
+) -> AsyncGenerator[None]:
     """Run the parts of one side, warm; afterwards stop them and delete what they made."""
-    cluster = stand.cluster
+    cluster = bench_cluster.cluster
     if side.name == "ours":
-        await stand.resume()
+        await bench_cluster.resume()
     else:
         gates = [GANGS_OF_JOBS] if side.name == "gang-jobs" else []
-        await _restart(stand, "controller-manager", gates)
-        await _restart(stand, "scheduler", gates)
+        await _restart(bench_cluster, "controller-manager", gates)
+        await _restart(bench_cluster, "scheduler", gates)
         await asyncio.sleep(SETTLE_S)
     try:
-        async with stand.bound.counting():
+        async with bench_cluster.bound.counting():
             await _many(WARM_UP, lambda: submit(next(names), 1, False))
-            await stand.bound.until(WARM_UP)
+            await bench_cluster.bound.until(WARM_UP)
         yield
     finally:
         if side.name == "ours":
-            await stand.halt()
+            await bench_cluster.halt()
         else:
             await asyncio.to_thread(cluster.stop_part, "scheduler")
-            await stand.call("DELETE", f"{JOBS}?gracePeriodSeconds=0&propagationPolicy=Background")
-        await stand.clean()
-        await poll(lambda: _is_empty(stand, JOBS, POD_GROUPS, WORKLOADS), "nothing is left of the Jobs")
+            await bench_cluster.call("DELETE", f"{JOBS}?gracePeriodSeconds=0&propagationPolicy=Background")
+        await bench_cluster.clean()
+        await poll(lambda: _is_empty(bench_cluster, JOBS, POD_GROUPS, WORKLOADS), "nothing is left of the Jobs")
         if side.name == "gang-jobs":
-            await _restart(stand, "controller-manager", [])
+            await _restart(bench_cluster, "controller-manager", [])
 
 
-async def _restart(stand: RealStand, part: str, more: Sequence[str]) -> None:
+async def _restart(bench_cluster: BenchCluster, part: str, more: Sequence[str]) -> None:
     """Start a part of the control plane (again), with more flags."""
-    cluster = stand.cluster
+    cluster = bench_cluster.cluster
     await asyncio.to_thread(cluster.stop_part, part)
-    flags = {**GROUND.flags, part: [*GROUND.flags[part], *more]}
+    flags = {**CONFIG.flags, part: [*CONFIG.flags[part], *more]}
     cluster.options = msgspec.structs.replace(cluster.options, more=flags)
     await asyncio.to_thread(cluster.start_part, part)
 
 
-async def _burst(stand: RealStand, side: Side, work: str, submit: Submit, names: Iterator[str]) -> None:
+async def _burst(
+    bench_cluster: BenchCluster, side: SideFigures, work: str, submit: Submit, names: Iterator[str]
+) -> None:
     """Submit all gangs of one work at once; record the rate and the CPU."""
     gangs, ranks = BURSTS[work]
-    before = _cpu_s(stand, side)
-    async with stand.bound.counting():
+    before = _cpu_s(bench_cluster, side)
+    async with bench_cluster.bound.counting():
         started_s = time.perf_counter()
         await _many(gangs, lambda: submit(next(names), ranks, False))
-        ended_s = await stand.bound.until(gangs * ranks)
+        ended_s = await bench_cluster.bound.until(gangs * ranks)
     await asyncio.sleep(QUIET_S)
-    spent = {part: (s - before[part]) / (gangs * ranks) * 1_000 for part, s in _cpu_s(stand, side).items()}
+    spent = {part: (s - before[part]) / (gangs * ranks) * 1_000 for part, s in _cpu_s(bench_cluster, side).items()}
     side.rates.setdefault(work, []).append(gangs * ranks / (ended_s - started_s))
     side.cpu_s.setdefault(work, []).append(sum(spent.values()))
     parts = side.parts_s.setdefault(work, {})
@@ -192,7 +196,7 @@ async def _burst(stand: RealStand, side: Side, work: str, submit: Submit, names:
         parts.setdefault(part, []).append(s)
 
 
-async def _gentle(stand: RealStand, submit: Submit, names: Iterator[str]) -> list[float]:
+async def _gentle(bench_cluster: BenchCluster, submit: Submit, names: Iterator[str]) -> list[float]:
     """Submit gangs at a steady rate; return the milliseconds from each request to the binding of its last pod."""
     count = round(GENTLE_S * GENTLE_PER_S)
     sent_s: dict[str, float] = {}
@@ -201,26 +205,26 @@ async def _gentle(stand: RealStand, submit: Submit, names: Iterator[str]) -> lis
         began_s = time.perf_counter()
         sent_s[await submit(next(names), GENTLE_RANKS, False)] = began_s
 
-    async with stand.bound.counting():
+    async with bench_cluster.bound.counting():
         began_s = time.perf_counter()
         async with asyncio.TaskGroup() as group:
             for number in range(count):
                 await asyncio.sleep(max(0.0, began_s + number / GENTLE_PER_S - time.perf_counter()))
                 group.create_task(one())
-        await stand.bound.until(count * GENTLE_RANKS)
+        await bench_cluster.bound.until(count * GENTLE_RANKS)
         last_s: dict[str, float] = {}
-        for name, at_s in zip(stand.bound.names, stand.bound.at, strict=True):
+        for name, at_s in zip(bench_cluster.bound.names, bench_cluster.bound.at, strict=True):
             last_s[name.rsplit("-", 2)[0]] = at_s
     return [(last_s[gang] - at_s) * 1_000 for gang, at_s in sent_s.items()]
 
 
-async def _pair(stand: RealStand, submit: Submit, names: Iterator[str]) -> float:
+async def _pair(bench_cluster: BenchCluster, submit: Submit, names: Iterator[str]) -> float:
     """Submit two gangs onto nodes with room for 1.3 gangs; return the bound pods of gangs that are not complete."""
-    async with stand.bound.counting():
+    async with bench_cluster.bound.counting():
         await asyncio.gather(*(submit(next(names), PAIR_RANKS, True) for _ in range(2)))
         await asyncio.sleep(PAIR_S)
         bound: dict[str, int] = {}
-        for name in stand.bound.names:
+        for name in bench_cluster.bound.names:
             gang = name.rsplit("-", 2)[0]
             bound[gang] = bound.get(gang, 0) + 1
     return float(sum(count for count in bound.values() if count < PAIR_RANKS))
@@ -229,7 +233,7 @@ async def _pair(stand: RealStand, submit: Submit, names: Iterator[str]) -> float
 # --- what the sides submit ------------------------------------------------------------------------------------------
 
 
-def _launch(stand: RealStand) -> Submit:
+def _launch(bench_cluster: BenchCluster) -> Submit:
     """Return the function that makes one launch of ours."""
 
     async def submit(name: str, ranks: int, is_on_pair: bool) -> str:
@@ -238,14 +242,14 @@ def _launch(stand: RealStand) -> Submit:
         if is_on_pair:
             role["nodeSelector"] = {PAIR_LABEL: "yes"}
         kind = "command" if ranks == 1 else "training"
-        return await stand.post(
+        return await bench_cluster.post(
             msgspec.json.encode({"kind": kind, "image": "local", "command": ["true"], "ranks": [role]})
         )
 
     return submit
 
 
-def _job(stand: RealStand, *, is_gang: bool) -> Submit:
+def _job(bench_cluster: BenchCluster, *, is_gang: bool) -> Submit:
     """Return the function that makes one Job."""
 
     async def submit(name: str, ranks: int, is_on_pair: bool) -> str:
@@ -265,7 +269,7 @@ def _job(stand: RealStand, *, is_gang: bool) -> Submit:
         }
         if is_gang:
             spec["scheduling"] = {"schedulingPolicy": {"gang": {"minCount": ranks}}}
-        await stand.call(
+        await bench_cluster.call(
             "POST", JOBS, {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
         )
         return name
@@ -276,7 +280,7 @@ def _job(stand: RealStand, *, is_gang: bool) -> Submit:
 # --- the cluster ----------------------------------------------------------------------------------------------------
 
 
-async def _stand_pods(stand: RealStand) -> None:
+async def _stand_pods(bench_cluster: BenchCluster) -> None:
     """Create the pods of other owners that exist during the measurement; they request no resources."""
     numbers = itertools.count()
 
@@ -290,38 +294,40 @@ async def _stand_pods(stand: RealStand) -> None:
                 "automountServiceAccountToken": False,
             },
         }
-        await stand.call("POST", STANDING_PODS, pod)
+        await bench_cluster.call("POST", STANDING_PODS, pod)
         return ""
 
     if STANDING:
-        await stand.call("POST", "/api/v1/namespaces", {"metadata": {"name": "standing"}})
+        await bench_cluster.call("POST", "/api/v1/namespaces", {"metadata": {"name": "standing"}})
         accounts = "/api/v1/namespaces/standing/serviceaccounts"
-        await poll(lambda: _has_items(stand, accounts), "the namespace of the standing pods has its account")
+        await poll(lambda: _has_items(bench_cluster, accounts), "the namespace of the standing pods has its account")
         await _many(STANDING, one)
 
 
-async def _label_pair(stand: RealStand) -> None:
+async def _label_pair(bench_cluster: BenchCluster) -> None:
     for number in range(PAIR_NODES):
         change = {"metadata": {"labels": {PAIR_LABEL: "yes"}}}
         path = f"/api/v1/nodes/fake-{number:04d}"
-        await stand.call("PATCH", path, change, content="application/merge-patch+json")
+        await bench_cluster.call("PATCH", path, change, content="application/merge-patch+json")
 
 
-async def _has_items(stand: RealStand, path: str) -> bool:
-    return bool((await stand.read(path))["items"])
+async def _has_items(bench_cluster: BenchCluster, path: str) -> bool:
+    return bool((await bench_cluster.read(path))["items"])
 
 
-async def _is_empty(stand: RealStand, *paths: str) -> bool:
-    return not any([await _has_items(stand, path) for path in paths])
+async def _is_empty(bench_cluster: BenchCluster, *paths: str) -> bool:
+    return not any([await _has_items(bench_cluster, path) for path in paths])
 
 
-def _cpu_s(stand: RealStand, side: Side) -> dict[str, float]:
+def _cpu_s(bench_cluster: BenchCluster, side: SideFigures) -> dict[str, float]:
     """Return the CPU seconds of each process that works for a side; the client is none of them."""
-    spent = stand.cpu_s()
+    spent = bench_cluster.cpu_s()
     del spent["client"]
     if side.name != "ours":
         servers = ("apiserver", "etcd", "kcm")
-        spent = {part: spent[part] for part in servers} | {"kube-scheduler": cpu_of(stand.cluster.pid("scheduler"))}
+        spent = {part: spent[part] for part in servers} | {
+            "kube-scheduler": cpu_of(bench_cluster.cluster.pid("scheduler"))
+        }
     return spent
 
 
@@ -341,7 +347,7 @@ async def _many(count: int, do: Callable[[], Coroutine[Any, Any, str]]) -> None:
 # --- rows -----------------------------------------------------------------------------------------------------------
 
 
-def _rows(ours: Side, *peers: Side) -> list[Row]:
+def _rows(ours: SideFigures, *peers: SideFigures) -> list[Row]:
     rows: list[Row] = []
     for work in ours.rates:
         rows += _burst_rows(work, ours, peers)
@@ -362,7 +368,7 @@ def _rows(ours: Side, *peers: Side) -> list[Row]:
     return rows
 
 
-def _burst_rows(work: str, ours: Side, peers: Sequence[Side]) -> list[Row]:
+def _burst_rows(work: str, ours: SideFigures, peers: Sequence[SideFigures]) -> list[Row]:
     gangs, ranks = BURSTS[work]
     beside = f" beside {STANDING:,} pods" if STANDING else ""
     what = (f"{gangs} gangs of {ranks}" if ranks > 1 else f"{gangs} single ranks") + f" on {NODES:,} nodes{beside}"
@@ -401,7 +407,7 @@ def _parts(spent: dict[str, list[float]]) -> str:
     return f"{sum(parts.values()):.1f} ({', '.join(f'{part} {s:.1f}' for part, s in parts.items())})"
 
 
-def _gentle_rows(ours: Side, peers: Sequence[Side]) -> list[Row]:
+def _gentle_rows(ours: SideFigures, peers: Sequence[SideFigures]) -> list[Row]:
     beside = f" beside {STANDING:,} pods" if STANDING else ""
     rows: list[Row] = []
     for percent, most in GENTLE_AT_MOST.items():

@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from bench.bare import CONNECTIONS, JSON_HEADERS, PODS, Copied
-from bench.real import GPU_NODE, Ground, RealStand, a_real_stand, cpu_of
+from bench.bench_cluster import GPU_NODE, BenchCluster, ClusterConfig, a_bench_cluster, cpu_of
 from bench.runner import Row, Target, row
 
 NODES = int(os.environ.get("SLIPWAY_BENCH_NODES", "1000"))
@@ -35,7 +35,7 @@ BARE_PART = 4
 """The bare client writes this fraction (1/N) of the gangs: its rate does not depend on their number."""
 POD_GROUPS = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups"
 GATES = "--feature-gates=GenericWorkload=true"
-GROUND = Ground(
+CONFIG = ClusterConfig(
     nodes=NODES,
     size=GPU_NODE,
     flags={
@@ -54,7 +54,7 @@ OF_BARE = Target(must=0.5, moonshot=0.8, better="higher")
 SETTLE_S = 2.0
 
 
-class Side(msgspec.Struct):
+class SideFigures(msgspec.Struct):
     """The figures of one side for one kind of work."""
 
     rates: list[float] = []
@@ -63,7 +63,7 @@ class Side(msgspec.Struct):
     """CPU of every process, per 1,000 pods"""
 
 
-class Shown(msgspec.Struct, frozen=True, kw_only=True):
+class TurnFigures(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of one turn: pods/s, and seconds of CPU per 1,000 pods."""
 
     rate: float
@@ -73,84 +73,90 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 async def measure(runs: int) -> list[Row]:
     """Return the rows of this benchmark."""
     works = {"W3e": (SMALL_GANG, False), "W5b": (LARGE_GANG, True)}
-    ours, theirs, bare = ({work: Side() for work in works} for _ in range(3))
-    async with a_real_stand(GROUND) as stand:
-        copies = await _copies(stand, [ranks for ranks, _ in works.values()])
+    ours, theirs, bare = ({work: SideFigures() for work in works} for _ in range(3))
+    async with a_bench_cluster(CONFIG) as bench_cluster:
+        copies = await _copies(bench_cluster, [ranks for ranks, _ in works.values()])
         for number in range(runs):
             for work, (ranks, is_found) in works.items():
                 turns = [(ours[work], True), (theirs[work], False)]
                 for side, is_ours in turns if number % 2 == 0 else reversed(turns):
                     gangs = PODS_COUNT // ranks
                     if is_ours:
-                        shown = await _ours(stand, ranks, gangs)
+                        shown = await _ours(bench_cluster, ranks, gangs)
                     else:
-                        theirs_ = _found(stand, ranks, gangs, number) if is_found else _created(stand, gangs * ranks)
+                        theirs_ = (
+                            _found(bench_cluster, ranks, gangs, number)
+                            if is_found
+                            else _created(bench_cluster, gangs * ranks)
+                        )
                         shown = await theirs_
                     side.rates.append(shown.rate)
                     side.cpu_s.append(shown.cpu_s)
-                    await stand.clean()
-                    await stand.call("DELETE", POD_GROUPS)
-                shown = await _written(stand, copies[ranks], PODS_COUNT // BARE_PART // ranks)
+                    await bench_cluster.clean()
+                    await bench_cluster.call("DELETE", POD_GROUPS)
+                shown = await _written(bench_cluster, copies[ranks], PODS_COUNT // BARE_PART // ranks)
                 bare[work].rates.append(shown.rate)
                 bare[work].cpu_s.append(shown.cpu_s)
-                await stand.clean()
+                await bench_cluster.clean()
                 rates = [side[work].rates[-1] for side in (ours, theirs, bare)]
                 _say(f"{work}: ours {rates[0]:.0f}, kube-scheduler {rates[1]:.0f}, bare {rates[2]:.0f} pods/s")
     return [each for work in works for each in _rows(work, works[work][0], ours[work], theirs[work], bare[work])]
 
 
-def _servers(stand: RealStand) -> float:
-    return sum(cpu_of(stand.cluster.pid(part)) for part in ("apiserver", "etcd"))
+def _servers(bench_cluster: BenchCluster) -> float:
+    return sum(cpu_of(bench_cluster.cluster.pid(part)) for part in ("apiserver", "etcd"))
 
 
-async def _copies(stand: RealStand, sizes: Sequence[int]) -> dict[int, Copied]:
+async def _copies(bench_cluster: BenchCluster, sizes: Sequence[int]) -> dict[int, Copied]:
     """Return {ranks: what we write for a gang of that size}; delete the originals and halt the services."""
-    async with stand.bound.counting():
-        ids = {ranks: await stand.post(_launch(ranks)) for ranks in sizes}
-        await stand.bound.until(sum(sizes))
-    copies = {ranks: await Copied.of(stand.read, id_) for ranks, id_ in ids.items()}
-    await stand.halt()
-    await stand.clean()
+    async with bench_cluster.bound.counting():
+        ids = {ranks: await bench_cluster.post(_launch(ranks)) for ranks in sizes}
+        await bench_cluster.bound.until(sum(sizes))
+    copies = {ranks: await Copied.of(bench_cluster.read, id_) for ranks, id_ in ids.items()}
+    await bench_cluster.halt()
+    await bench_cluster.clean()
     return copies
 
 
-async def _written(stand: RealStand, copied: Copied, gangs: int) -> Shown:
+async def _written(bench_cluster: BenchCluster, copied: Copied, gangs: int) -> TurnFigures:
     """Write the same objects with a bare client; measured from the first request to the last binding."""
-    count, servers_s, own_s = gangs * len(copied.nodes), _servers(stand), cpu_of(os.getpid())
-    async with stand.bound.counting():
+    count, servers_s, own_s = gangs * len(copied.nodes), _servers(bench_cluster), cpu_of(os.getpid())
+    async with bench_cluster.bound.counting():
         started_s = time.perf_counter()
-        await stand.bare.burst(copied, gangs, CONNECTIONS)
-        ended_s = await stand.bound.until(count)
-    spent_s = _servers(stand) - servers_s + cpu_of(os.getpid()) - own_s
-    return Shown(rate=count / (ended_s - started_s), cpu_s=spent_s / count * 1_000)
+        await bench_cluster.bare.burst(copied, gangs, CONNECTIONS)
+        ended_s = await bench_cluster.bound.until(count)
+    spent_s = _servers(bench_cluster) - servers_s + cpu_of(os.getpid()) - own_s
+    return TurnFigures(rate=count / (ended_s - started_s), cpu_s=spent_s / count * 1_000)
 
 
-async def _ours(stand: RealStand, ranks: int, count: int) -> Shown:
+async def _ours(bench_cluster: BenchCluster, ranks: int, count: int) -> TurnFigures:
     """Measure our launches from the first POST to the last binding."""
-    await stand.resume()
-    async with stand.bound.counting():
-        await _post(stand, 1, WARM_UP)
-        await stand.bound.until(WARM_UP)
-    before = stand.cpu_s()
-    async with stand.bound.counting():
+    await bench_cluster.resume()
+    async with bench_cluster.bound.counting():
+        await _post(bench_cluster, 1, WARM_UP)
+        await bench_cluster.bound.until(WARM_UP)
+    before = bench_cluster.cpu_s()
+    async with bench_cluster.bound.counting():
         started_s = time.perf_counter()
-        await _post(stand, ranks, count)
+        await _post(bench_cluster, ranks, count)
         posted_s = time.perf_counter()
-        ended_s = await stand.bound.until(count * ranks)
-        at = stand.bound.at
+        ended_s = await bench_cluster.bound.until(count * ranks)
+        at = bench_cluster.bound.at
         _say(
             f"  ours: all answered after {posted_s - started_s:.1f} s, first pod bound after {at[0] - started_s:.1f}, "
             f"half {at[len(at) // 2] - started_s:.1f}, all {ended_s - started_s:.1f}"
         )
-    spent_s = sum(after - before[name] for name, after in stand.cpu_s().items() if name not in ("kcm", "client"))
-    await stand.halt()
-    return Shown(rate=count * ranks / (ended_s - started_s), cpu_s=spent_s / (count * ranks) * 1_000)
+    spent_s = sum(
+        after - before[name] for name, after in bench_cluster.cpu_s().items() if name not in ("kcm", "client")
+    )
+    await bench_cluster.halt()
+    return TurnFigures(rate=count * ranks / (ended_s - started_s), cpu_s=spent_s / (count * ranks) * 1_000)
 
 
-async def _post(stand: RealStand, ranks: int, count: int) -> None:
+async def _post(bench_cluster: BenchCluster, ranks: int, count: int) -> None:
     """Make launches with `CONNECTIONS` clients."""
     body = _launch(ranks)
-    await many(count, lambda _number: stand.post(body))
+    await many(count, lambda _number: bench_cluster.post(body))
 
 
 def _launch(ranks: int) -> bytes:
@@ -159,48 +165,48 @@ def _launch(ranks: int) -> bytes:
     return msgspec.json.encode({"kind": kind, "image": "local", "command": ["true"], "ranks": [role]})
 
 
-async def _created(stand: RealStand, count: int) -> Shown:
+async def _created(bench_cluster: BenchCluster, count: int) -> TurnFigures:
     """Measure from the first create to the last binding, with kube-scheduler already running."""
-    servers_s = _servers(stand)
-    async with _scheduling(stand), stand.bound.counting():
+    servers_s = _servers(bench_cluster)
+    async with _scheduling(bench_cluster), bench_cluster.bound.counting():
         started_s = time.perf_counter()
-        await _create(stand, count)
-        ended_s = await stand.bound.until(count)
-        spent_s = _servers(stand) - servers_s + cpu_of(stand.cluster.pid("scheduler"))
-    return Shown(rate=count / (ended_s - started_s), cpu_s=spent_s / count * 1_000)
+        await _create(bench_cluster, count)
+        ended_s = await bench_cluster.bound.until(count)
+        spent_s = _servers(bench_cluster) - servers_s + cpu_of(bench_cluster.cluster.pid("scheduler"))
+    return TurnFigures(rate=count / (ended_s - started_s), cpu_s=spent_s / count * 1_000)
 
 
-async def _found(stand: RealStand, ranks: int, groups: int, turn: int) -> Shown:
+async def _found(bench_cluster: BenchCluster, ranks: int, groups: int, turn: int) -> TurnFigures:
     """Measure from the first to the last binding of pods that exist when the scheduler starts."""
-    count, servers_s = groups * ranks, _servers(stand)
+    count, servers_s = groups * ranks, _servers(bench_cluster)
     # A controller needs time to delete the groups of the turn before, so these groups have other names.
     names = [f"gang-{turn}-{number}" for number in range(groups)]
-    await many(groups, lambda number: stand.call("POST", POD_GROUPS, _group(names[number], ranks)))
-    await _create(stand, count, names)
-    async with stand.bound.counting(), _scheduling(stand):
-        ended_s = await stand.bound.until(count)
-        spent_s = _servers(stand) - servers_s + cpu_of(stand.cluster.pid("scheduler"))
-        return Shown(rate=(count - 1) / (ended_s - stand.bound.at[0]), cpu_s=spent_s / count * 1_000)
+    await many(groups, lambda number: bench_cluster.call("POST", POD_GROUPS, _group(names[number], ranks)))
+    await _create(bench_cluster, count, names)
+    async with bench_cluster.bound.counting(), _scheduling(bench_cluster):
+        ended_s = await bench_cluster.bound.until(count)
+        spent_s = _servers(bench_cluster) - servers_s + cpu_of(bench_cluster.cluster.pid("scheduler"))
+        return TurnFigures(rate=(count - 1) / (ended_s - bench_cluster.bound.at[0]), cpu_s=spent_s / count * 1_000)
 
 
 @contextlib.asynccontextmanager
-async def _scheduling(stand: RealStand) -> AsyncGenerator[None]:
+async def _scheduling(bench_cluster: BenchCluster) -> AsyncGenerator[None]:
     """Run the real kube-scheduler."""
-    await asyncio.to_thread(stand.cluster.start_part, "scheduler")
+    await asyncio.to_thread(bench_cluster.cluster.start_part, "scheduler")
     try:
         await asyncio.sleep(SETTLE_S)
         yield
     finally:
-        await asyncio.to_thread(stand.cluster.stop_part, "scheduler")
+        await asyncio.to_thread(bench_cluster.cluster.stop_part, "scheduler")
 
 
-async def _create(stand: RealStand, count: int, groups: Sequence[str] = ()) -> None:
+async def _create(bench_cluster: BenchCluster, count: int, groups: Sequence[str] = ()) -> None:
     """Create pods with a bare client, the same number in each of the groups, if there are any."""
-    url = stand.cluster.url + PODS
+    url = bench_cluster.cluster.url + PODS
 
     async def one(number: int) -> None:
         body = msgspec.json.encode(_pod(number, groups[number * len(groups) // count] if groups else ""))
-        async with stand.kube.post(url, data=body, headers=JSON_HEADERS) as answer:
+        async with bench_cluster.kube.post(url, data=body, headers=JSON_HEADERS) as answer:
             if answer.status != 201:
                 raise RuntimeError(f"{answer.status} {await answer.text()}")
             await answer.read()
@@ -239,7 +245,7 @@ def _group(name: str, ranks: int) -> dict[str, Any]:
     }
 
 
-def _rows(work: str, ranks: int, ours: Side, theirs: Side, bare: Side) -> list[Row]:
+def _rows(work: str, ranks: int, ours: SideFigures, theirs: SideFigures, bare: SideFigures) -> list[Row]:
     gangs = f"{PODS_COUNT // ranks} gangs of {ranks} one-GPU pods on {NODES:,} nodes"
     pairs = ", ".join(f"{left:.0f}/{right:.0f}" for left, right in zip(ours.rates, theirs.rates, strict=True))
     how = "from its first binding, pods found there" if work == "W5b" else "single pods, from their first create"

@@ -7,8 +7,8 @@ and its pod is gone, so no launch waits for another.
 import asyncio
 import statistics
 
+from bench.bench_stack import BenchStack, Marks, a_bench_stack, launch_body
 from bench.runner import Row, Target, percentile, row
-from bench.stand import Marks, Stand, a_stand, launch_body
 
 WARM_UP = 5
 LAUNCHES = 12
@@ -19,11 +19,11 @@ STEPS = ("answered", "created", "Assigned", "pod", "release", "bound")
 
 async def measure(runs: int) -> list[Row]:
     """Return the rows of this benchmark."""
-    async with a_stand() as stand:
+    async with a_bench_stack() as bench_stack:
         for _ in range(WARM_UP):
-            await one(stand, 1)
-        singles = [[await one(stand, 1) for _ in range(LAUNCHES)] for _ in range(runs)]
-        gangs = [[await one(stand, GANG)] for _ in range(runs)]
+            await one(bench_stack, 1)
+        singles = [[await one(bench_stack, 1) for _ in range(LAUNCHES)] for _ in range(runs)]
+        gangs = [[await one(bench_stack, GANG)] for _ in range(runs)]
     posts = [[each["answered"] for each in run] for run in singles]
     bounds = [[each["bound"] for each in run] for run in singles]
     return [
@@ -39,10 +39,10 @@ async def measure(runs: int) -> list[Row]:
     ]
 
 
-async def one(stand: Stand, ranks: int) -> dict[str, float]:
+async def one(bench_stack: BenchStack, ranks: int) -> dict[str, float]:
     """Make one launch alone; return {step: milliseconds since the POST was sent}."""
-    allocation, sent, answered = await stand.post(launch_body(ranks))
-    marks = stand.watching.of(allocation)
+    allocation, sent, answered = await bench_stack.post(launch_body(ranks))
+    marks = bench_stack.watching.of(allocation)
     await marks.until(lambda: len(marks.bound) >= ranks, "all ranks bound")
     times = _since(marks, sent, ranks) | {"answered": (answered - sent) * 1_000}
     await marks.until(lambda: "Terminated" in marks.at and len(marks.gone) >= ranks, "the end of its pods")

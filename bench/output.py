@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
+from bench.bench_stack import BenchStack, a_bench_stack
 from bench.runner import Row, Target, percentile, row
-from bench.stand import Stand, a_stand
 from slipway.model.ids import AllocationId
 from slipway.model.times import parse_time
 from slipway.runtime.clock import SystemClock, SystemRandom
@@ -50,7 +50,7 @@ print(f"took {time.monotonic() - began:.3f}", file=sys.stderr)
 """The program of a rank: it prints the lines fifty times a second, as fast as they are read."""
 
 
-class Story(msgspec.Struct, frozen=True, kw_only=True):
+class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of one run."""
 
     printed: int
@@ -80,17 +80,17 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
 
 async def measure(runs: int) -> list[Row]:
     """Return the rows of this benchmark."""
-    async with a_stand(cpus=16) as stand:
-        await _play(stand, RATE // 10, 1.0)
-        at_rate = [await _play(stand, RATE, FOR_S) for _ in range(runs)]
-        beyond = {rate: [await _play(stand, rate, BEYOND_S) for _ in range(runs)] for rate in BEYOND}
+    async with a_bench_stack(cpus=16) as bench_stack:
+        await _play(bench_stack, RATE // 10, 1.0)
+        at_rate = [await _play(bench_stack, RATE, FOR_S) for _ in range(runs)]
+        beyond = {rate: [await _play(bench_stack, rate, BEYOND_S) for _ in range(runs)] for rate in BEYOND}
     rows = [*_rows("OUT-20k", RATE, FOR_S, at_rate, stored=Target(must=100, better="higher"))]
     for rate, stories in beyond.items():
         rows += _rows(f"OUT-{rate // 1000}k", rate, BEYOND_S, stories, stored=Target(better="higher"))
     return rows
 
 
-def _rows(name: str, rate: int, for_s: float, stories: list[Story], *, stored: Target) -> list[Row]:
+def _rows(name: str, rate: int, for_s: float, stories: list[RunFigures], *, stored: Target) -> list[Row]:
     what = f"{rate:,} lines/s of {RANKS} ranks for {for_s:g} s"
     first = stories[0]
     whole = Target(must=100, better="higher")
@@ -123,21 +123,21 @@ def _rows(name: str, rate: int, for_s: float, stories: list[Story], *, stored: T
     return made
 
 
-async def _play(stand: Stand, rate: int, for_s: float) -> Story:
+async def _play(bench_stack: BenchStack, rate: int, for_s: float) -> RunFigures:
     """Make one run: launch, print, wait until the output is stored, count."""
-    streams = connect(RedisSettings(url=stand.stack.redis_url), clock=CLOCK, random=SystemRandom())
+    streams = connect(RedisSettings(url=bench_stack.stack.redis_url), clock=CLOCK, random=SystemRandom())
     async with aclosing(streams):
-        before = _cpu_s(stand)
+        before = _cpu_s(bench_stack)
         command = ["python3", "-c", PROGRAM, str(rate / RANKS), str(for_s)]
         role = {"name": "worker", "count": RANKS, "resources": {"cpu": "10m", "memory": "8Mi"}}
         body = {"kind": "training", "image": "local", "command": command, "ranks": [role]}
-        id_, _, _ = await stand.post(msgspec.json.encode(body))
+        id_, _, _ = await bench_stack.post(msgspec.json.encode(body))
         allocation = AllocationId(id_)
-        lags = await _watch(stand, streams.logs, allocation)
+        lags = await _watch(bench_stack, streams.logs, allocation)
         whole_at = await _until_whole(streams.logs, allocation)
-        spent = {name: after - before[name] for name, after in _cpu_s(stand).items()}
+        spent = {name: after - before[name] for name, after in _cpu_s(bench_stack).items()}
         count = await _count(streams.logs, allocation)
-    return Story(
+    return RunFigures(
         printed=int(rate / RANKS * for_s) * RANKS,
         took_s=count.took_s,
         stored=count.stored,
@@ -150,10 +150,10 @@ async def _play(stand: Stand, rate: int, for_s: float) -> Story:
     )
 
 
-async def _watch(stand: Stand, logs: LogLines, allocation: AllocationId) -> list[float]:
+async def _watch(bench_stack: BenchStack, logs: LogLines, allocation: AllocationId) -> list[float]:
     """Return the ages of the newest stored line, sampled until the ranks have ended."""
     lags: list[float] = []
-    marks = stand.watching.of(allocation)
+    marks = bench_stack.watching.of(allocation)
     until = time.monotonic() + COMPLETE_S
     while "Terminated" not in marks.at:
         if time.monotonic() > until:
@@ -214,12 +214,14 @@ async def _count(logs: LogLines, allocation: AllocationId) -> Count:
     return count
 
 
-def _cpu_s(stand: Stand) -> dict[str, float]:
+def _cpu_s(bench_stack: BenchStack) -> dict[str, float]:
     """Return the CPU seconds of each part so far."""
-    valkey = stand.stack.valkey
+    valkey = bench_stack.stack.valkey
     if valkey is None or valkey.pid is None:
         raise RuntimeError("the stand has no Valkey")
-    pids = {name: stand.stack.children[name].pid for name in ("watcher", "cluster", "nodes")} | {"redis": valkey.pid}
+    pids = {name: bench_stack.stack.children[name].pid for name in ("watcher", "cluster", "nodes")} | {
+        "redis": valkey.pid
+    }
     found: dict[str, float] = {}
     for name, pid in pids.items():
         fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()

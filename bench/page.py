@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.runner import RESULTS, Earlier, Row
+from bench.runner import RESULTS, EarlierFigure, Row
 
 PAGE = Path(__file__).parent.parent / "docs/performance.md"
 BEGIN, END = "<!-- figures: written by `python -m bench.page` -->", "<!-- figures end -->"
@@ -141,7 +141,7 @@ def _measured_on(rows: Iterable[Row]) -> list[str]:
     return ["- " + line for line in (*lines, *again, *notes)]
 
 
-def _earlier(day: Earlier) -> str:
+def _earlier(day: EarlierFigure) -> str:
     ratio = "" if day.ratio is None else f", ratio {day.ratio:.4g}"
     return f"{day.date} {day.ours:g}{ratio} ({day.commit})"
 

@@ -27,11 +27,11 @@ import aiohttp
 import msgspec
 
 from bench.bare import ALLOCATIONS, CONNECTIONS, BareClient, Copied
+from bench.bench_cluster import KUBE_CALLS, ClusterConfig, MatchCounter, a_bench_cluster
+from bench.bench_stack import LINE_LIMIT, launch_through, metrics_of
 from bench.kube_scheduler import many
 from bench.opening import session_into
-from bench.real import KUBE_CALLS, Bound, Ground, a_real_stand
 from bench.runner import Row, Target, percentile, row
-from bench.stand import LINE_LIMIT, launch_through, metrics_of
 from slipway.local.stack import SERVICES, Stack, StackOptions
 
 NODES = int(os.environ.get("SLIPWAY_BENCH_NODES", "5000"))
@@ -62,7 +62,7 @@ PROBE = {
 }
 
 
-class Site:
+class RestartedStack:
     """A running stack and its Kubernetes API."""
 
     def __init__(self, stack: Stack, session: aiohttp.ClientSession, web: aiohttp.ClientSession, url: str) -> None:
@@ -70,7 +70,7 @@ class Site:
         self._session = session
         self._web = web
         self._url = url
-        self._assigned = Bound(session, url, ALLOCATIONS, "status.phase=Assigned")
+        self._assigned = MatchCounter(session, url, ALLOCATIONS, "status.phase=Assigned")
         self._posts = 0
 
     async def post(self, body: dict[str, Any]) -> str:
@@ -83,7 +83,7 @@ class Site:
         """Create nodes, live and queued allocations while the services are halted; then let the services read all."""
         await many(NODES, self._add_node)
         asked = {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": str(GPUS_EACH)}
-        bound = Bound(self._session, self._url)
+        bound = MatchCounter(self._session, self._url)
         async with bound.counting():
             original = await self.post({**PROBE, "ranks": [{"name": "worker", "count": 1, "resources": asked}]})
             await bound.until(1)
@@ -192,13 +192,13 @@ class Site:
 
 async def measure(runs: int) -> list[Row]:
     """Return the rows of this benchmark."""
-    async with _a_real_site() if IS_REAL else _a_local_site() as site:
+    async with _a_real_site() if IS_REAL else _a_local_site() as restarted:
         begun_s = time.perf_counter()
-        await site.fill()
+        await restarted.fill()
         print(f"  filled and settled after {time.perf_counter() - begun_s:.0f} s", file=sys.stderr, flush=True)
-        found = [await site.took_s() for _ in range(runs)]
-        await site.begin_pair()
-        ways = {way: [await site.failover_s(number) for _ in range(runs)] for way, (number, _, _) in WAYS.items()}
+        found = [await restarted.took_s() for _ in range(runs)]
+        await restarted.begin_pair()
+        ways = {way: [await restarted.failover_s(number) for _ in range(runs)] for way, (number, _, _) in WAYS.items()}
     where = "a real kube-apiserver" if IS_REAL else "the local API server"
     size = f"{NODES:,} nodes, {LIVE:,} live, {QUEUED:,} queued on {where}"
     id_ = "P12-real" if IS_REAL else "P12"
@@ -221,7 +221,7 @@ def _failovers(way: str, samples: list[float], size: str) -> list[Row]:
 
 
 @contextlib.asynccontextmanager
-async def _a_local_site() -> AsyncGenerator[Site]:
+async def _a_local_site() -> AsyncGenerator[RestartedStack]:
     with tempfile.TemporaryDirectory(prefix="slipway-bench-") as folder:
         stack = Stack(StackOptions(folder=Path(folder) / "stack", port=0, nodes=0, replicas=TWO))
         await stack.start()
@@ -229,12 +229,12 @@ async def _a_local_site() -> AsyncGenerator[Site]:
             timeout = aiohttp.ClientTimeout(total=DEADLINE_S)
             path, limit = Path(stack.kubeconfig), 2 * CONNECTIONS
             async with session_into(path, limit=limit, timeout=timeout, read_bufsize=LINE_LIMIT) as session:
-                yield Site(stack, session, session, stack.children["cluster"].url)
+                yield RestartedStack(stack, session, session, stack.children["cluster"].url)
         finally:
             await stack.stop()
 
 
 @contextlib.asynccontextmanager
-async def _a_real_site() -> AsyncGenerator[Site]:
-    async with a_real_stand(Ground(nodes=0, replicas=TWO)) as stand:
-        yield Site(stand.stack, stand.kube, stand.web, stand.cluster.url)
+async def _a_real_site() -> AsyncGenerator[RestartedStack]:
+    async with a_bench_cluster(ClusterConfig(nodes=0, replicas=TWO)) as bench_cluster:
+        yield RestartedStack(bench_cluster.stack, bench_cluster.kube, bench_cluster.web, bench_cluster.cluster.url)

@@ -37,7 +37,7 @@ _VERSIONS = (
 )
 
 
-class Earlier(msgspec.Struct, frozen=True, kw_only=True):
+class EarlierFigure(msgspec.Struct, frozen=True, kw_only=True):
     """The figure of the same command on another day."""
 
     date: str
@@ -74,7 +74,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     command: str = ""
     date: str = ""
     """the day of the measurement (UTC)"""
-    before: list[Earlier] = []
+    before: list[EarlierFigure] = []
     """the figures of other days, the latest first"""
 
 
@@ -186,7 +186,9 @@ def _remembering(new: Row, known: Row | None) -> Row:
         return new
     before = [each for each in known.before if each.date != new.date]
     if known.date != new.date:
-        last = Earlier(date=known.date, commit=known.commit, ours=known.ours, ratio=known.ratio, machine=known.machine)
+        last = EarlierFigure(
+            date=known.date, commit=known.commit, ours=known.ours, ratio=known.ratio, machine=known.machine
+        )
         before = [last, *(each for each in before if each.date != known.date)]
     return msgspec.structs.replace(new, before=before[:EARLIER_MAX])
 

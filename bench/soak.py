@@ -24,9 +24,9 @@ from typing import Any
 
 import msgspec
 
+from bench.bench_stack import INSIST_MAX, BenchStack, a_bench_stack, launch_through
 from bench.nodes import played, simulated_nodes
 from bench.runner import Row, Target, percentile, row
-from bench.stand import INSIST_MAX, Stand, a_stand, launch_through
 
 MINUTES = float(os.environ.get("SLIPWAY_BENCH_MINUTES", "30"))
 RATE = float(os.environ.get("SLIPWAY_BENCH_RATE", "50"))
@@ -45,7 +45,7 @@ SERVICES = ("api", "scheduler", "podworker", "watcher")
 BESIDE = ("cluster", "redis")
 
 
-class Shown:
+class LoadFigures:
     """The figures of the load."""
 
     def __init__(self) -> None:
@@ -57,23 +57,23 @@ class Shown:
 
 async def measure(_runs: int) -> list[Row]:
     """Return the rows of this benchmark; it makes one run, independent of the requested number."""
-    shown = Shown()
+    load_figures = LoadFigures()
     async with (
-        a_stand(nodes=0, env={"SLIPWAY_RETENTION_COUNT_MAX": str(KEPT)}) as stand,
-        simulated_nodes(Path(stand.stack.kubeconfig), NODES, NODE_CPUS, local=True),
+        a_bench_stack(nodes=0, env={"SLIPWAY_RETENTION_COUNT_MAX": str(KEPT)}) as bench_stack,
+        simulated_nodes(Path(bench_stack.stack.kubeconfig), NODES, NODE_CPUS, local=True),
     ):
-        sampling = asyncio.ensure_future(_sample(stand, shown))
+        sampling = asyncio.ensure_future(_sample(bench_stack, load_figures))
         try:
-            await _load(stand, shown)
+            await _load(bench_stack, load_figures)
         finally:
             sampling.cancel()
-        left = await _unended(stand)
+        left = await _unended(bench_stack)
     if left:
         raise RuntimeError(f"{left} allocations had not ended {REST_S:.0f} s after the last launch")
-    return _rows(shown)
+    return _rows(load_figures)
 
 
-async def _load(stand: Stand, shown: Shown) -> None:
+async def _load(bench_stack: BenchStack, load_figures: LoadFigures) -> None:
     """Make the launches at their times; return when the last one has been answered."""
     main = {"name": "main", "image": "local", "command": ["true"]}
     body = msgspec.json.encode(
@@ -88,11 +88,11 @@ async def _load(stand: Stand, shown: Shown) -> None:
     async def launch(number: int) -> None:
         try:
             key = f"soak-{number}"
-            id_, sent, answered = await launch_through(stand.session, stand.stack.api_url, body, key=key)
-            shown.posts_ms.append((answered - sent) * 1_000)
+            id_, sent, answered = await launch_through(bench_stack.session, bench_stack.stack.api_url, body, key=key)
+            load_figures.posts_ms.append((answered - sent) * 1_000)
             if number % KILL_EVERY == 0:
-                await _kill(stand, id_)
-                shown.killed += 1
+                await _kill(bench_stack, id_)
+                load_figures.killed += 1
         finally:
             slots.release()
 
@@ -101,13 +101,13 @@ async def _load(stand: Stand, shown: Shown) -> None:
             await asyncio.sleep(max(0.0, started_s + number / RATE - time.perf_counter()))
             await slots.acquire()
             group.create_task(launch(number))
-    shown.took_s = time.perf_counter() - started_s
+    load_figures.took_s = time.perf_counter() - started_s
 
 
-async def _kill(stand: Stand, id_: str) -> None:
+async def _kill(bench_stack: BenchStack, id_: str) -> None:
     """Kill an allocation as any client would: repeat the call while the api is unavailable."""
     for _ in range(INSIST_MAX):
-        async with stand.session.post(f"{stand.stack.api_url}/api/v1/allocations/{id_}/kill") as answer:
+        async with bench_stack.session.post(f"{bench_stack.stack.api_url}/api/v1/allocations/{id_}/kill") as answer:
             if answer.status != HTTPStatus.SERVICE_UNAVAILABLE:
                 answer.raise_for_status()
                 return
@@ -115,22 +115,24 @@ async def _kill(stand: Stand, id_: str) -> None:
     raise RuntimeError(f"{id_} could not be killed")
 
 
-async def _sample(stand: Stand, shown: Shown) -> None:
+async def _sample(bench_stack: BenchStack, load_figures: LoadFigures) -> None:
     while True:
         for name in SERVICES:
-            shown.memory_mib.setdefault(name, []).append(_resident_mib(stand.stack.children[name].pid))
-        shown.memory_mib.setdefault("cluster", []).append(_resident_mib(stand.stack.children["cluster"].pid))
-        if stand.stack.valkey is not None and stand.stack.valkey.pid:
-            shown.memory_mib.setdefault("redis", []).append(_resident_mib(stand.stack.valkey.pid))
+            load_figures.memory_mib.setdefault(name, []).append(_resident_mib(bench_stack.stack.children[name].pid))
+        load_figures.memory_mib.setdefault("cluster", []).append(
+            _resident_mib(bench_stack.stack.children["cluster"].pid)
+        )
+        if bench_stack.stack.valkey is not None and bench_stack.stack.valkey.pid:
+            load_figures.memory_mib.setdefault("redis", []).append(_resident_mib(bench_stack.stack.valkey.pid))
         await asyncio.sleep(SAMPLE_S)
 
 
-async def _unended(stand: Stand) -> int:
+async def _unended(bench_stack: BenchStack) -> int:
     """Return how many allocations have not ended after a waiting time."""
     path = "/apis/slipway.dev/v1alpha1/allocations?fieldSelector=status.phase!=Terminated"
     left = 1
     for _ in range(round(REST_S)):
-        found: dict[str, Any] = await stand.read(path)
+        found: dict[str, Any] = await bench_stack.read(path)
         left = len(found["items"])
         if not left:
             return 0
@@ -151,13 +153,15 @@ def _resident_mib(pid: int) -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 2**20
 
 
-def _rows(shown: Shown) -> list[Row]:
-    count = len(shown.posts_ms)
+def _rows(load_figures: LoadFigures) -> list[Row]:
+    count = len(load_figures.posts_ms)
     work = f"{RATE:g} launches/s for {MINUTES:g} min"
-    note = f"{count:,} launches, {shown.killed} killed, every one ended, {KEPT} kept; samples every {SAMPLE_S:g} s"
+    note = (
+        f"{count:,} launches, {load_figures.killed} killed, every one ended, {KEPT} kept; samples every {SAMPLE_S:g} s"
+    )
     rows: list[Row] = []
     for name in (*SERVICES, *BESIDE):
-        first, second = halves(shown.memory_mib.get(name, []))
+        first, second = halves(load_figures.memory_mib.get(name, []))
         target = Target(must=FLAT) if name in SERVICES else Target()
         row_ = row(
             f"SOAK-{name}",
@@ -176,14 +180,14 @@ def _rows(shown: Shown) -> list[Row]:
         row(
             "SOAK-rate",
             f"launches answered, {work}",
-            [count / shown.took_s],
+            [count / load_figures.took_s],
             "launches/s",
             target=rate,
             peer=[RATE],
             peer_name="asked for",
         )
     )
-    rows.append(row("SOAK-post-p99", f"POST p99, {work}", [percentile(shown.posts_ms, 99)], "ms"))
+    rows.append(row("SOAK-post-p99", f"POST p99, {work}", [percentile(load_figures.posts_ms, 99)], "ms"))
     _say(note)
     return rows
 

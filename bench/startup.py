@@ -12,8 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from bench.bench_stack import a_bench_stack
 from bench.runner import Row, Target, paired, percentile, row
-from bench.stand import a_stand
 
 HELP_RUNS = 11
 REST_S = 10.0
@@ -33,10 +33,10 @@ async def measure(runs: int) -> list[Row]:
         row("S1-python", "the same Python doing nothing, wall", bare, "ms"),
         row("S2-up", "slipway up, keystroke to ready", ups, "s", target=Target(must=5)),
     ]
-    async with a_stand() as stand:
+    async with a_bench_stack() as bench_stack:
         await asyncio.sleep(REST_S)
         for name in (*SERVICES, *BESIDE):
-            samples = [await _rss(stand.stack.children[name].pid) for _ in range(3)]
+            samples = [await _rss(bench_stack.stack.children[name].pid) for _ in range(3)]
             target = Target(must=90, moonshot=60) if name in SERVICES else Target()
             rows.append(
                 row(f"P13-rss-{name}", f"{name}: resident after {REST_S:.0f} s at rest", samples, "MiB", target=target)

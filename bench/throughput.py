@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.bare import BareCluster, Copied
+from bench.bench_stack import BenchStack, a_bench_stack, launch_body
 from bench.runner import Row, Target, paired, percentile, row
-from bench.stand import Stand, a_stand, launch_body
 
 SINGLES = 150
 GANGS = 25
@@ -38,23 +38,23 @@ NODE: dict[str, Any] = {
 
 async def measure(runs: int) -> list[Row]:
     """Return the rows of this benchmark."""
-    async with a_stand(nodes=0) as stand, BareCluster.started() as bare:
+    async with a_bench_stack(nodes=0) as bench_stack, BareCluster.started() as bare:
         for number in range(NODES):
             name = f"fake-{number}"
             labels = {"kubernetes.io/hostname": name}
-            await stand.create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}, **NODE})
-        allocation, _, _ = await stand.post(launch_body(1))
-        await stand.watching.until_bound(1)
-        copied = await Copied.of(stand.read, allocation)
-        costs = Costs(stand)
-        await _burst(stand, 1, SINGLES // 3)
+            await bench_stack.create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}, **NODE})
+        allocation, _, _ = await bench_stack.post(launch_body(1))
+        await bench_stack.watching.until_bound(1)
+        copied = await Copied.of(bench_stack.read, allocation)
+        costs = Costs(bench_stack)
+        await _burst(bench_stack, 1, SINGLES // 3)
         await costs.begin()
         ours, theirs = await paired(
-            runs, lambda _run: _burst(stand, 1, SINGLES), lambda _run: bare.burst(copied, SINGLES, CLIENTS)
+            runs, lambda _run: _burst(bench_stack, 1, SINGLES), lambda _run: bare.burst(copied, SINGLES, CLIENTS)
         )
         per_launch = await costs.per_launch(runs * SINGLES)
-        gangs = [await _burst(stand, GANG, GANGS) for _ in range(runs)]
-        posts = [await _open_loop(stand) for _ in range(runs)]
+        gangs = [await _burst(bench_stack, GANG, GANGS) for _ in range(runs)]
+        posts = [await _open_loop(bench_stack) for _ in range(runs)]
     return [
         row(
             "P3-singles",
@@ -79,32 +79,32 @@ async def measure(runs: int) -> list[Row]:
     ]
 
 
-async def _burst(stand: Stand, ranks: int, count: int) -> float:
+async def _burst(bench_stack: BenchStack, ranks: int, count: int) -> float:
     """Return the launches per second."""
-    before = len(stand.watching.bound)
+    before = len(bench_stack.watching.bound)
     body = launch_body(ranks)
     left = iter(range(count))
     started_s = time.perf_counter()
 
     async def client() -> None:
         for _ in left:
-            await stand.post(body)
+            await bench_stack.post(body)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(CLIENTS):
             group.create_task(client())
-    await stand.watching.until_bound(before + count * ranks)
-    return count / (stand.watching.bound[before + count * ranks - 1] - started_s)
+    await bench_stack.watching.until_bound(before + count * ranks)
+    return count / (bench_stack.watching.bound[before + count * ranks - 1] - started_s)
 
 
-async def _open_loop(stand: Stand) -> list[float]:
+async def _open_loop(bench_stack: BenchStack) -> list[float]:
     """Return POST latencies in milliseconds at a fixed rate, which does not wait for the answers."""
-    before, count = len(stand.watching.bound), int(RATE * RATE_S)
+    before, count = len(bench_stack.watching.bound), int(RATE * RATE_S)
     body = launch_body(1)
     taken: list[float] = []
 
     async def one() -> None:
-        _, sent, answered = await stand.post(body)
+        _, sent, answered = await bench_stack.post(body)
         taken.append((answered - sent) * 1_000)
 
     started_s = time.perf_counter()
@@ -112,15 +112,15 @@ async def _open_loop(stand: Stand) -> list[float]:
         for number in range(count):
             await asyncio.sleep(max(0.0, started_s + number / RATE - time.perf_counter()))
             group.create_task(one())
-    await stand.watching.until_bound(before + count)
+    await bench_stack.watching.until_bound(before + count)
     return taken
 
 
 class Costs:
     """The costs of the services, from their /metrics and the kernel's accounting."""
 
-    def __init__(self, stand: Stand) -> None:
-        self._stand = stand
+    def __init__(self, bench_stack: BenchStack) -> None:
+        self._bench_stack = bench_stack
         self._before: dict[str, float] = {}
 
     async def begin(self) -> None:
@@ -160,13 +160,13 @@ class Costs:
     async def _read(self) -> dict[str, float]:
         found: dict[str, float] = {}
         for service in SERVICES:
-            found[f"cpu {service}"] = await asyncio.to_thread(_cpu_s, self._stand.stack.children[service].pid)
-            for (name, labels), value in (await self._stand.metrics(service)).items():
+            found[f"cpu {service}"] = await asyncio.to_thread(_cpu_s, self._bench_stack.stack.children[service].pid)
+            for (name, labels), value in (await self._bench_stack.metrics(service)).items():
                 if name == "slipway_kube_calls_total":
                     label = dict(labels)
                     key = f"kube {service}:{label['verb']} {label['resource']} {label['code']}"
                     found[key] = found.get(key, 0.0) + value
-        for command, count in (await _redis_commands(self._stand.stack.redis_url)).items():
+        for command, count in (await _redis_commands(self._bench_stack.stack.redis_url)).items():
             found[f"redis {command}"] = count
         return found
 

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from bench.bare import ALLOCATIONS, PODS
+from bench.bench_cluster import GPU_NODE, BenchCluster, ClusterConfig, a_bench_cluster
 from bench.kube_scheduler import many
-from bench.real import GPU_NODE, Ground, RealStand, a_real_stand
 from bench.runner import Row, Target, percentile, row
 
 NODES = int(os.environ.get("SLIPWAY_BENCH_NODES", "500"))
@@ -47,7 +47,7 @@ class Allocation(msgspec.Struct):
     status: Status = msgspec.field(default_factory=Status)
 
     @property
-    def is_told(self) -> bool:
+    def has_reason(self) -> bool:
         """Whether the allocation states that it is not admitted, and why."""
         return any(each.type == "Admitted" and each.status == "False" for each in self.status.conditions)
 
@@ -56,16 +56,16 @@ class Change(msgspec.Struct):
     object: Allocation
 
 
-class Told:
+class ReasonTimes:
     """When (perf_counter seconds) each allocation was first seen with its reason, and which allocations have ended."""
 
-    def __init__(self, stand: RealStand) -> None:
-        self._stand = stand
+    def __init__(self, bench_cluster: BenchCluster) -> None:
+        self._bench_cluster = bench_cluster
         self._changed = asyncio.Event()
         self.at: dict[str, float] = {}
         self.ended: set[str] = set()
 
-    async def until_told(self, id_: str) -> float:
+    async def until_reason(self, id_: str) -> float:
         """Return the time when the reason was first seen."""
         async with asyncio.timeout(DEADLINE_S):
             while id_ not in self.at:
@@ -82,11 +82,11 @@ class Told:
         """Watch until cancelled."""
         decode = msgspec.json.Decoder(Change).decode
         params = {"watch": "true", "resourceVersion": version}
-        async with self._stand.kube.get(self._stand.cluster.url + ALLOCATIONS, params=params) as answer:
+        async with self._bench_cluster.kube.get(self._bench_cluster.cluster.url + ALLOCATIONS, params=params) as answer:
             async for line in answer.content:
                 now, found = time.perf_counter(), decode(line).object
                 id_ = f"{found.metadata.name}-{found.metadata.uid[:8]}"
-                if found.is_told:
+                if found.has_reason:
                     self.at.setdefault(id_, now)
                 if found.status.phase == "Terminated":
                     self.ended.add(id_)
@@ -99,15 +99,15 @@ class Told:
 
 async def measure(runs: int) -> list[Row]:
     """Return the rows of this benchmark."""
-    async with a_real_stand(Ground(nodes=NODES, size=GPU_NODE)) as stand:
-        await _take_one_gpu_each(stand)
-        told = Told(stand)
-        version = (await stand.read(f"{ALLOCATIONS}?limit=1"))["metadata"]["resourceVersion"]
-        following = asyncio.ensure_future(told.follow(version))
+    async with a_bench_cluster(ClusterConfig(nodes=NODES, size=GPU_NODE)) as bench_cluster:
+        await _take_one_gpu_each(bench_cluster)
+        reason_times = ReasonTimes(bench_cluster)
+        version = (await bench_cluster.read(f"{ALLOCATIONS}?limit=1"))["metadata"]["resourceVersion"]
+        following = asyncio.ensure_future(reason_times.follow(version))
         try:
             for _ in range(WARM_UP):
-                await _one(stand, told)
-            found = [[await _one(stand, told) for _ in range(PER_RUN)] for _ in range(runs)]
+                await _one(bench_cluster, reason_times)
+            found = [[await _one(bench_cluster, reason_times) for _ in range(PER_RUN)] for _ in range(runs)]
         finally:
             following.cancel()
     flat = [each for run in found for each in run]
@@ -123,31 +123,31 @@ async def measure(runs: int) -> list[Row]:
     ]
 
 
-async def _one(stand: RealStand, told: Told) -> tuple[float, float, str, str]:
+async def _one(bench_cluster: BenchCluster, reason_times: ReasonTimes) -> tuple[float, float, str, str]:
     """Return (milliseconds to the condition, to the explanation, its code, its message)."""
     role = {"name": "worker", "count": RANKS, "resources": {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "8"}}
     body: dict[str, Any] = {"kind": "training", "image": "local", "command": ["true"], "ranks": [role]}
     sent_s = time.perf_counter()
-    id_ = await stand.post(msgspec.json.encode(body))
-    told_s = await told.until_told(id_)
-    async with stand.web.get(f"{stand.stack.api_url}/api/v1/allocations/{id_}/explain") as answer:
+    id_ = await bench_cluster.post(msgspec.json.encode(body))
+    told_s = await reason_times.until_reason(id_)
+    async with bench_cluster.web.get(f"{bench_cluster.stack.api_url}/api/v1/allocations/{id_}/explain") as answer:
         explained = await answer.json()
     read_s = time.perf_counter()
     if answer.status != 200 or not explained["message"]:
         raise RuntimeError(f"no explanation: {explained}")
-    async with stand.web.post(f"{stand.stack.api_url}/api/v1/allocations/{id_}/kill") as answer:
+    async with bench_cluster.web.post(f"{bench_cluster.stack.api_url}/api/v1/allocations/{id_}/kill") as answer:
         answer.raise_for_status()
-    await told.until_ended(id_)
+    await reason_times.until_ended(id_)
     return (told_s - sent_s) * 1_000, (read_s - sent_s) * 1_000, explained["code"], explained["message"]
 
 
-async def _take_one_gpu_each(stand: RealStand) -> None:
-    names = [node["metadata"]["name"] for node in (await stand.read("/api/v1/nodes"))["items"]]
+async def _take_one_gpu_each(bench_cluster: BenchCluster) -> None:
+    names = [node["metadata"]["name"] for node in (await bench_cluster.read("/api/v1/nodes"))["items"]]
     asked = {"requests": {"cpu": "1", "nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "1"}}
 
     async def take(number: int) -> None:
         spec = {"nodeName": names[number], "containers": [{"name": "main", "image": "local", "resources": asked}]}
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"other-{number}"}, "spec": spec}
-        await stand.call("POST", PODS, body)
+        await bench_cluster.call("POST", PODS, body)
 
     await many(len(names), take)

@@ -191,7 +191,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> FollowedLists:
 
 
 @pytest.mark.parametrize("list_", LISTS.values(), ids=lambda each: each.title)
-def test_a_list_has_at_most_four_hand_edits(list_: Checklist) -> None:
+def test_each_checklist_has_at_most_four_manual_edits(list_: Checklist) -> None:
     """The steps of a list are numbered from one, and each begins with the one file that it edits."""
     assert [step.number for step in list_.steps] == list(range(1, len(list_.steps) + 1))
     assert 1 <= len(list_.steps) <= EDITS_MAX

@@ -145,7 +145,7 @@ def test_every_test_states_its_rule() -> None:
     assert [name for name, node in bare if len(node.name.split("_")) <= SENTENCE_WORDS_MIN] == []
 
 
-def test_whoever_starts_a_real_control_plane_was_asked_to() -> None:
+def test_real_control_planes_start_only_on_request() -> None:
     """`make test` builds nothing from Go, because a build takes longer than any test may."""
     starts = re.compile(r"\b(?:running_cluster|a_referee|differ)\(")
     files = [name for name in _modules("tests/conformance") if Path(name).name.startswith(("test_", "conftest"))]
@@ -154,7 +154,7 @@ def test_whoever_starts_a_real_control_plane_was_asked_to() -> None:
     assert [name for name in starting if "require_own_cluster()" not in _texts()[name]] == []
 
 
-def test_names_say_something() -> None:
+def test_names_are_descriptive() -> None:
     """No module is a catch-all, and no class has a name that would fit any class."""
     modules = [name for name in _modules(*PRODUCT) if EMPTY_NAMES.search(Path(name).stem)]
     classes = [
@@ -358,7 +358,7 @@ def test_paths_in_pages_exist() -> None:
     assert missing == []
 
 
-def test_every_room_is_on_the_map() -> None:
+def test_every_package_is_on_the_code_map() -> None:
     """ARCHITECTURE.md names every folder that holds modules."""
     folders = {name.rpartition("/")[0] for name in _modules(*PRODUCT)} - {"shared/slipway"}
     text = _texts()["ARCHITECTURE.md"]

@@ -22,7 +22,7 @@ from slipway.streams.pages import Id
 from tests.support.api_clients import Client
 from tests.support.faults import Effect, Process
 from tests.support.kubelet import Script
-from tests.support.printing import Burst
+from tests.support.simulated_log import Burst
 from tests.support.small_cluster import a_manifest
 from tests.support.world import REDIS, Setup, World, run_world
 
@@ -61,7 +61,7 @@ class Meter:
         return self.counts
 
     def _tap(self, name: str, what: str) -> None:
-        number: Callable[[Process, Effect], None] = getattr(self._world.trouble, name)
+        number: Callable[[Process, Effect], None] = getattr(self._world.injector, name)
 
         def counted(process: Process, effect: Effect) -> None:
             number(process, effect)
@@ -71,7 +71,7 @@ class Meter:
             elif effect.target not in _RECURRING:
                 self.counts[f"kube {what}, {service}: {effect.verb} {effect.target}"] += 1
 
-        setattr(self._world.trouble, name, counted)
+        setattr(self._world.injector, name, counted)
 
     def _added(self, key: str, fields: dict[str, bytes], _entry_id: Id) -> None:
         stream = _stream(key)
@@ -155,7 +155,7 @@ def measure(name: str) -> dict[str, float]:
 
     async def counted(world: World) -> Counter[str]:
         world.server.is_replicated = lambda: False
-        world.kubelets.talk = lambda _attempt, _rank: A_LINE
+        world.kubelets.simulated = lambda _attempt, _rank: A_LINE
         world.kubelets.script = lambda _attempt, _rank: Script(runs_s=None if name == "rest" else RUNS_S)
         if name == "rest":
             await _launch(world, 20, 1, pause_s=0.05, is_ended=False)

@@ -149,7 +149,7 @@ def test_a_refusal_on_the_launch_page_is_text(stack: RunningStack, page: Page) -
     assert_nothing_ran(page, "a used link")
 
 
-def test_a_screen_runs_nothing(stack: RunningStack, page: Page) -> None:
+def test_terminal_output_runs_no_script(stack: RunningStack, page: Page) -> None:
     """A terminal shows a program's output without markup, without links that run a script, and without the program's
     title."""
     id_ = stack.launch({"kind": "shell", "name": fresh("screen")})
@@ -170,7 +170,7 @@ def test_a_screen_runs_nothing(stack: RunningStack, page: Page) -> None:
     assert page.run(colour) == "rgb(1, 200, 3)"
 
 
-def test_what_is_refused_or_downloaded_is_no_page(stack: RunningStack, planted: dict[str, str]) -> None:
+def test_refusals_and_downloads_are_not_rendered_as_pages(stack: RunningStack, planted: dict[str, str]) -> None:
     """Refusals that quote a name, log lines, and names of files of an archive are not shown as a page by a browser."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w:gz") as packed:

@@ -76,7 +76,7 @@ def test_lists_say_how_many_gpus_work_has(visit: Visit, borrower: dict[str, str]
     visit.is_clean()
 
 
-def test_ranks_say_who_is_at_the_rendezvous(visit: Visit, borrower: dict[str, str]) -> None:
+def test_ranks_show_which_peers_reached_the_rendezvous(visit: Visit, borrower: dict[str, str]) -> None:
     """Each rank of a gang is shown as soon as the others can reach it."""
     visit.go(f"/w/{borrower['id']}?tab=ranks")
     cells = "[...document.querySelectorAll('[data-label=Rendezvous]')].map(cell => cell.innerText)"
@@ -95,7 +95,7 @@ def test_a_workload_says_what_it_used(stack: RunningStack, visit: Visit, borrowe
     visit.is_clean()
 
 
-def test_the_map_says_what_gpus_do_and_how_scattered_the_free_ones_are(visit: Visit, borrower: dict[str, str]) -> None:
+def test_the_node_map_shows_gpu_use_and_fragmentation(visit: Visit, borrower: dict[str, str]) -> None:
     """The map shows the use of GPUs where the api has figures; a rank without figures is marked."""
     row = AllocationGpuUse(
         id=borrower["id"],

@@ -23,7 +23,7 @@ PHONE_PX = 390
 expect.set_options(timeout=SHOWN_MS)
 
 
-class Person:
+class BrowserUser:
     """A logged-in user. `errors` has the complaints on the browser's console."""
 
     def __init__(self, stack: RunningStack, context: BrowserContext) -> None:
@@ -75,124 +75,124 @@ def chromium() -> Generator[Browser]:
         browser.close()
 
 
-def visiting(stack: RunningStack, context: BrowserContext) -> Generator[Person]:
+def visiting(stack: RunningStack, context: BrowserContext) -> Generator[BrowserUser]:
     """A user for one test, whose console must be clean at the end."""
-    visitor = Person(stack, context)
+    visitor = BrowserUser(stack, context)
     yield visitor
     context.close()
     assert [each for each in visitor.errors if not EXPECTED.search(each)] == []
 
 
 @pytest.fixture
-def person(stack: RunningStack, chromium: Browser) -> Generator[Person]:
-    """A user at a desk."""
+def browser_user(stack: RunningStack, chromium: Browser) -> Generator[BrowserUser]:
+    """A user at a screen."""
     yield from visiting(stack, chromium.new_context(viewport={"width": 1280, "height": 800}))
 
 
 @pytest.fixture
-def walker(stack: RunningStack, chromium: Browser) -> Generator[Person]:
+def walker(stack: RunningStack, chromium: Browser) -> Generator[BrowserUser]:
     """A user with a phone that has a touch screen."""
     phone = chromium.new_context(viewport={"width": PHONE_PX, "height": 844}, is_mobile=True, has_touch=True)
     yield from visiting(stack, phone)
 
 
-def test_a_notebook_is_launched_and_opened(stack: RunningStack, person: Person) -> None:
+def test_a_notebook_is_launched_and_opened(stack: RunningStack, browser_user: BrowserUser) -> None:
     """From the home page the user chooses the kind, launches, watches the start, and opens JupyterLab in a new tab."""
     name = fresh("journey-notebook")
-    person.comes_to("/")
-    person.page.get_by_role("link", name="Launch", exact=True).last.click()
-    person.page.get_by_role("group", name="Kind").get_by_role("button", name="notebook", exact=True).click()
-    person.page.get_by_label("Name", exact=True).fill(name)
-    person.presses("Launch")
-    expect(person.page).to_have_url(re.compile(f"/w/{name}-"))
+    browser_user.comes_to("/")
+    browser_user.page.get_by_role("link", name="Launch", exact=True).last.click()
+    browser_user.page.get_by_role("group", name="Kind").get_by_role("button", name="notebook", exact=True).click()
+    browser_user.page.get_by_label("Name", exact=True).fill(name)
+    browser_user.presses("Launch")
+    expect(browser_user.page).to_have_url(re.compile(f"/w/{name}-"))
     try:
-        person.sees_state("Running")
-        with person.context.expect_page() as opened:
-            person.page.get_by_role("link", name="Open", exact=True).click()
+        browser_user.sees_state("Running")
+        with browser_user.context.expect_page() as opened:
+            browser_user.page.get_by_role("link", name="Open", exact=True).click()
         lab: Page = opened.value
         # A page of a workload has its own origin: the user confirms once that it is opened there.
         lab.get_by_role("button", name=f"Open {name}").click()
         expect(lab.locator(".jp-LauncherCard").first).to_be_visible(timeout=SERVES_MS)
         lab.close()
     finally:
-        id_ = person.page.url.rpartition("/")[2].partition("?")[0]
+        id_ = browser_user.page.url.rpartition("/")[2].partition("?")[0]
         stack.ask(lambda api: api.post(f"/allocations/{id_}/kill"))
 
 
-def test_what_waits_says_why_and_is_unblocked(stack: RunningStack, person: Person) -> None:
+def test_a_waiting_allocation_shows_its_reason_and_is_unblocked(stack: RunningStack, browser_user: BrowserUser) -> None:
     """From the queue the user reads the reason, presses the smallest change as a button, and the allocation runs to
     its end."""
     name = fresh("journey-held")
     stack.launch(command("print('went on')", name=name, hold=True))
-    person.comes_to("/")
-    person.goes_to("Queues")
-    row = person.row("Waiting in default", name)
+    browser_user.comes_to("/")
+    browser_user.goes_to("Queues")
+    row = browser_user.row("Waiting in default", name)
     row.get_by_role("button", name=re.compile("held", re.IGNORECASE)).click()
-    why = person.page.locator("tr.detail")
+    why = browser_user.page.locator("tr.detail")
     expect(why).to_contain_text("Smallest change")
-    person.presses("Resume it", why)
-    person.presses("Resume it", person.page.get_by_role("dialog"))
+    browser_user.presses("Resume it", why)
+    browser_user.presses("Resume it", browser_user.page.get_by_role("dialog"))
     expect(row).to_have_count(0)
-    person.goes_home()
-    person.page.get_by_role("link", name=name).click()
-    person.sees_state("Succeeded")
-    expect(person.page.get_by_role("log")).to_contain_text("went on")
+    browser_user.goes_home()
+    browser_user.page.get_by_role("link", name=name).click()
+    browser_user.sees_state("Succeeded")
+    expect(browser_user.page.get_by_role("log")).to_contain_text("went on")
 
 
-def test_the_ranks_of_a_gang_are_followed_as_they_arrive(stack: RunningStack, person: Person) -> None:
+def test_the_ranks_of_a_gang_are_followed_as_they_arrive(stack: RunningStack, browser_user: BrowserUser) -> None:
     """The gang is held at first; when it is resumed each rank runs, arrives at the rendezvous, and shows its last
     line."""
     id_ = stack.launch(
         {**command(TALK), "kind": "training", "name": fresh("journey-gang"), "ranks": gpus(1, 3), "hold": True}
     )
-    person.comes_to(f"/w/{id_}")
-    person.page.get_by_role("tab", name="Ranks").click()
-    person.presses("Resume")
-    rows = person.page.get_by_role("tabpanel").get_by_role("row")
+    browser_user.comes_to(f"/w/{id_}")
+    browser_user.page.get_by_role("tab", name="Ranks").click()
+    browser_user.presses("Resume")
+    rows = browser_user.page.get_by_role("tabpanel").get_by_role("row")
     expect(rows.filter(has_text="Running")).to_have_count(3)
     expect(rows.filter(has_text="arrived")).to_have_count(3)
     expect(rows.filter(has_text=re.compile(r"step \d+"))).to_have_count(3)
-    person.presses("Kill")
-    person.page.get_by_role("dialog").get_by_role("button", name="Kill").click()
-    person.sees_state("Canceled")
+    browser_user.presses("Kill")
+    browser_user.page.get_by_role("dialog").get_by_role("button", name="Kill").click()
+    browser_user.sees_state("Canceled")
 
 
-def test_a_failed_one_says_why(stack: RunningStack, person: Person) -> None:
+def test_a_failed_allocation_shows_its_cause(stack: RunningStack, browser_user: BrowserUser) -> None:
     """From the list of ended allocations the user reaches the cause: the rank, its exit code, its last words."""
     name = fresh("journey-failed")
     stack.wait_for(stack.launch(command(FAIL, name=name)), "Terminated")
-    person.comes_to("/?of=everyone")
-    row = person.row("Ended", name)
+    browser_user.comes_to("/?of=everyone")
+    row = browser_user.row("Ended", name)
     expect(row).to_contain_text("Failed")
     row.get_by_role("link", name=name).click()
-    cause = person.page.locator(".notice")
+    cause = browser_user.page.locator(".notice")
     expect(cause).to_contain_text("exit code 3")
     expect(cause).to_contain_text("KeyError")
 
 
-def test_one_that_runs_is_killed(stack: RunningStack, person: Person) -> None:
+def test_a_running_allocation_is_killed(stack: RunningStack, browser_user: BrowserUser) -> None:
     """A cancelled question keeps it running; a confirmed one ends it, which the list shows too."""
     name = fresh("journey-killed")
     id_ = stack.launch(command(TALK, name=name))
-    person.comes_to("/?of=everyone")
-    person.row("Running", name).get_by_role("link", name=name).click()
-    person.sees_state("Running")
-    person.presses("Kill")
-    person.page.keyboard.press("Escape")
-    expect(person.page.get_by_role("dialog")).to_have_count(0)
+    browser_user.comes_to("/?of=everyone")
+    browser_user.row("Running", name).get_by_role("link", name=name).click()
+    browser_user.sees_state("Running")
+    browser_user.presses("Kill")
+    browser_user.page.keyboard.press("Escape")
+    expect(browser_user.page.get_by_role("dialog")).to_have_count(0)
     assert stack.view(id_)["desired"] == "Running"
-    person.presses("Kill")
-    person.page.get_by_role("dialog").get_by_role("button", name="Kill").click()
-    person.sees_state("Canceled")
-    person.goes_home()
-    expect(person.row("Ended", name)).to_contain_text("Canceled")
+    browser_user.presses("Kill")
+    browser_user.page.get_by_role("dialog").get_by_role("button", name="Kill").click()
+    browser_user.sees_state("Canceled")
+    browser_user.goes_home()
+    expect(browser_user.row("Ended", name)).to_contain_text("Canceled")
 
 
-def test_a_question_is_open_with_the_click_that_asks(stack: RunningStack, person: Person) -> None:
+def test_a_confirmation_opens_on_the_click_that_needs_it(stack: RunningStack, browser_user: BrowserUser) -> None:
     """A key pressed right after the click goes to the dialog: the page does not wait for its next frame to open it."""
     id_ = stack.launch(command(TALK, name=fresh("journey-quick")))
-    person.comes_to(f"/w/{id_}")
-    kill = person.page.get_by_role("button", name="Kill", exact=True)
+    browser_user.comes_to(f"/w/{id_}")
+    kill = browser_user.page.get_by_role("button", name="Kill", exact=True)
     # Only microtasks run between the two lines: a browser delivers the next key to the page after them.
     is_open = """async button => {
         button.click();
@@ -200,12 +200,12 @@ def test_a_question_is_open_with_the_click_that_asks(stack: RunningStack, person
         return document.querySelector("dialog")?.open ?? false;
     }"""
     assert kill.evaluate(is_open)
-    person.page.keyboard.press("Escape")
-    expect(person.page.get_by_role("dialog")).to_have_count(0)
+    browser_user.page.keyboard.press("Escape")
+    expect(browser_user.page.get_by_role("dialog")).to_have_count(0)
     stack.ask(lambda api: api.post(f"/allocations/{id_}/kill"))
 
 
-def test_now_is_compared_with_then(stack: RunningStack, person: Person) -> None:
+def test_current_state_is_compared_with_an_earlier_time(stack: RunningStack, browser_user: BrowserUser) -> None:
     """The page shows an allocation that existed at a past time and is gone; an hour earlier, before the cluster, it
     shows none."""
     name = fresh("journey-gone")
@@ -216,15 +216,15 @@ def test_now_is_compared_with_then(stack: RunningStack, person: Person) -> None:
     at = began.timestamp() + 1
     stack.ask(lambda api: api.post(f"/allocations/{id_}/kill"))
     stack.wait_for(id_, "Terminated")
-    person.comes_to(f"/history?at={datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}")
-    row = person.page.locator(".past tbody tr").filter(has_text=name)
+    browser_user.comes_to(f"/history?at={datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}")
+    row = browser_user.page.locator(".past tbody tr").filter(has_text=name)
     expect(row).to_contain_text("Running")
     expect(row).to_contain_text("Terminated")
-    person.presses("−1 h")  # noqa: RUF001 - the sign that the page shows
-    expect(person.page.get_by_text("No workloads at that time")).to_be_visible()
+    browser_user.presses("−1 h")  # noqa: RUF001 - the sign that the page shows
+    expect(browser_user.page.get_by_text("No workloads at that time")).to_be_visible()
 
 
-def test_on_a_phone_one_is_found_looked_at_and_killed(stack: RunningStack, walker: Person) -> None:
+def test_on_a_phone_an_allocation_is_found_opened_and_killed(stack: RunningStack, walker: BrowserUser) -> None:
     """The user works by touch, and no element is wider than the screen."""
     name = fresh("journey-phone")
     stack.wait_for(stack.launch(command(TALK, name=name)), "Running")
@@ -238,19 +238,19 @@ def test_on_a_phone_one_is_found_looked_at_and_killed(stack: RunningStack, walke
     walker.sees_state("Canceled")
 
 
-def test_a_command_is_typed_checked_and_launched(stack: RunningStack, person: Person) -> None:
+def test_a_command_is_typed_checked_and_launched(stack: RunningStack, browser_user: BrowserUser) -> None:
     """A mistake is shown while the user types; a right command shows that it fits now, and prints its output."""
     name = fresh("journey-typed")
-    person.comes_to("/launch")
-    person.page.get_by_label("Command", exact=True).fill(f"{PYTHON} -c \"print('typed by hand')\"")
-    name_field = person.page.get_by_label("Name", exact=True)
+    browser_user.comes_to("/launch")
+    browser_user.page.get_by_label("Command", exact=True).fill(f"{PYTHON} -c \"print('typed by hand')\"")
+    name_field = browser_user.page.get_by_label("Name", exact=True)
     name_field.fill("Not A Name")
     expect(name_field).to_have_attribute("aria-invalid", "true")
-    expect(person.page.get_by_role("form", name="Launch").get_by_role("button", name="Launch")).to_be_disabled()
+    expect(browser_user.page.get_by_role("form", name="Launch").get_by_role("button", name="Launch")).to_be_disabled()
     name_field.fill(name)
-    person.page.get_by_label("Image", exact=True).fill("local")
-    expect(person.page.get_by_role("complementary", name="What would happen")).to_contain_text("fits now")
-    person.presses("Launch")
-    person.sees_state("Succeeded")
-    person.page.get_by_role("tab", name="Log").click()
-    expect(person.page.get_by_role("log")).to_contain_text("typed by hand")
+    browser_user.page.get_by_label("Image", exact=True).fill("local")
+    expect(browser_user.page.get_by_role("complementary", name="What would happen")).to_contain_text("fits now")
+    browser_user.presses("Launch")
+    browser_user.sees_state("Succeeded")
+    browser_user.page.get_by_role("tab", name="Log").click()
+    expect(browser_user.page.get_by_role("log")).to_contain_text("typed by hand")

@@ -86,7 +86,7 @@ def asked(visit: Visit) -> int:
     )
 
 
-def test_what_is_near_the_window_is_asked_for_and_drawn(visit: Visit, line: LongQueue) -> None:
+def test_rows_near_the_viewport_are_requested_and_drawn(visit: Visit, line: LongQueue) -> None:
     """This does not depend on the length; a reader of the table sees the total. The user can go to the end and to
     the middle."""
     visit.go(f"/queues/{line.name}")
@@ -112,7 +112,7 @@ def test_an_address_leads_to_a_place_far_down(visit: Visit, line: LongQueue) -> 
     visit.is_clean()
 
 
-def test_the_filter_looks_at_all_of_them(visit: Visit, line: LongQueue) -> None:
+def test_the_filter_covers_rows_that_are_not_loaded(visit: Visit, line: LongQueue) -> None:
     """The filter finds entries that were never shown; they keep their positions, and the count is shown."""
     visit.go(f"/queues/{line.name}")
     visit.put("[aria-label='Filter waiting workloads']", f"{line.name}-23".upper())
@@ -124,7 +124,7 @@ def test_the_filter_looks_at_all_of_them(visit: Visit, line: LongQueue) -> None:
     visit.is_clean()
 
 
-def test_those_that_were_never_shown_are_moved_and_killed(
+def test_rows_that_were_never_shown_can_be_moved_and_killed(
     stack: RunningStack, visit: Visit, own_line: LongQueue
 ) -> None:
     """All can be selected; moving to the end puts them behind entries that the page has never requested."""

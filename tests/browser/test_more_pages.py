@@ -47,7 +47,7 @@ def call(stack: RunningStack, method: str, path: str, *body: Any) -> Any:
     return stack.ask(lambda api: getattr(api, method)(path, *body))
 
 
-def test_a_job_from_its_making_to_its_end(stack: RunningStack, visit: Visit) -> None:
+def test_a_job_is_created_used_and_removed(stack: RunningStack, visit: Visit) -> None:
     """A job is created, changed, launched into, killed with all its allocations, and removed; an invalid number
     cannot be sent."""
     visit.go("/jobs")
@@ -83,7 +83,7 @@ def test_a_job_from_its_making_to_its_end(stack: RunningStack, visit: Visit) -> 
     visit.is_clean()
 
 
-def test_a_change_of_a_job_is_what_was_changed(stack: RunningStack, visit: Visit) -> None:
+def test_an_edit_of_a_job_sends_only_the_changed_fields(stack: RunningStack, visit: Visit) -> None:
     """A limit that another user changes while the dialog is open stays unchanged."""
     name = fresh("page-changed")
     call(stack, "post", "/jobs", {"name": name, "maxSlots": 4})
@@ -133,7 +133,7 @@ def test_a_node_is_taken_out_of_use_and_back(stack: RunningStack, visit: Visit, 
     visit.is_clean()
 
 
-def test_a_template_from_its_making_to_a_launch(stack: RunningStack, visit: Visit) -> None:
+def test_a_template_is_created_and_launched(stack: RunningStack, visit: Visit) -> None:
     """Wrong YAML is reported with its line, an unknown field by name; a launch with the template has its fields."""
     visit.go("/templates?new=1")
     fill(visit, "name", "page-base")
@@ -216,7 +216,7 @@ def test_dead_letters_are_read_and_dropped(stack: RunningStack, visit: Visit) ->
     visit.is_clean()
 
 
-def test_tokens_say_whose_they_are(visit: Visit) -> None:
+def test_tokens_show_their_owner(visit: Visit) -> None:
     """The page shows a token's user, role and expiry, and nothing of the token itself."""
     visit.go("/tokens")
     visit.shows("admin everywhere")
@@ -227,7 +227,7 @@ def test_tokens_say_whose_they_are(visit: Visit) -> None:
     visit.is_clean()
 
 
-def test_what_would_let_it_start_is_a_button(stack: RunningStack, visit: Visit) -> None:
+def test_a_remedy_is_offered_as_a_button(stack: RunningStack, visit: Visit) -> None:
     """Its job's limit blocks it: its page offers to raise the limit by the missing amount, and then it runs."""
     call(stack, "post", "/jobs", {"name": "page-narrow", "maxSlots": 1})
     body = {**command(SLEEP), "kind": "training", "ranks": gpus(1), "job": "page-narrow"}
@@ -260,7 +260,7 @@ def test_a_limit_that_was_removed_is_not_set_again(stack: RunningStack, visit: V
     visit.is_clean()
 
 
-def test_gpus_that_are_held_and_idle(stack: RunningStack, visit: Visit) -> None:
+def test_allocated_idle_gpus_are_shown(stack: RunningStack, visit: Visit) -> None:
     """Home counts them, Usage names their users, and the allocation's page shows them; each from the API's own
     answer."""
     id_ = stack.launch({**command(SLEEP), "kind": "training", "name": "page-idle", "ranks": gpus(2, 1)})
@@ -305,7 +305,7 @@ def _answering(path: str, view: GpuUseView) -> str:
       : ask(where, how);"""
 
 
-def test_a_page_that_does_not_come_says_so_and_can_be_loaded_again(visit: Visit) -> None:
+def test_a_page_that_fails_to_load_says_so_and_can_be_reloaded(visit: Visit) -> None:
     """The modules of a page are loaded when it is opened; until then the frame and a heading are shown."""
     visit.page.call("Network.enable")
     visit.page.call("Network.setBlockedURLs", urls=["*/usage.js"])
@@ -320,7 +320,7 @@ def test_a_page_that_does_not_come_says_so_and_can_be_loaded_again(visit: Visit)
     assert visit.page.run("document.activeElement.tagName") == "H1"
 
 
-def test_the_other_pages_are_there_before_they_are_opened(visit: Visit) -> None:
+def test_other_pages_are_preloaded(visit: Visit) -> None:
     """Some seconds after the first page, going to another one needs no further module."""
     visit.go("/more")
     for name in ("workload.js", "queues.js", "launch.js", "tokens.js"):

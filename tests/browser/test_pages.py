@@ -144,7 +144,7 @@ def test_a_launch_and_its_log(stack: RunningStack, visit: Visit) -> None:
     assert stack.view(id_)["spec"]["template"]["spec"]["containers"][0]["command"][0] == PYTHON
 
 
-def test_why_something_waits(visit: Visit, busy: dict[str, str]) -> None:
+def test_a_waiting_allocation_shows_why(visit: Visit, busy: dict[str, str]) -> None:
     """The queue shows its position, the ones ahead, the reason in a chip, and the details behind it, also by an
     address."""
     visit.go("/queues")
@@ -162,7 +162,7 @@ def test_why_something_waits(visit: Visit, busy: dict[str, str]) -> None:
     visit.is_clean()
 
 
-def test_a_held_one_is_resumed(stack: RunningStack, visit: Visit) -> None:
+def test_a_held_allocation_is_resumed(stack: RunningStack, visit: Visit) -> None:
     """The page of a held allocation offers to resume it, and shows each state without a reload."""
     id_ = stack.launch(command("import time; time.sleep(1)", name="page-resumed", hold=True))
     visit.go(f"/w/{id_}")
@@ -172,7 +172,7 @@ def test_a_held_one_is_resumed(stack: RunningStack, visit: Visit) -> None:
     visit.is_clean()
 
 
-def test_a_kill_is_asked_for_twice(stack: RunningStack, visit: Visit) -> None:
+def test_a_kill_needs_a_confirmation(stack: RunningStack, visit: Visit) -> None:
     """Escape keeps it running; a confirmed dialog ends it, and the page shows that by itself."""
     id_ = stack.launch(command(TALK, name="page-killed"))
     stack.wait_for(id_, "Running")
@@ -194,7 +194,7 @@ def test_a_kill_is_asked_for_twice(stack: RunningStack, visit: Visit) -> None:
     visit.is_clean()
 
 
-def test_a_failed_one_leads_with_its_cause(visit: Visit, busy: dict[str, str]) -> None:
+def test_the_page_of_a_failed_allocation_begins_with_its_cause(visit: Visit, busy: dict[str, str]) -> None:
     """The reason, the rank, its exit code and its last words are shown first."""
     visit.go(f"/w/{busy['failed']}")
     visit.page.wait_for("document.querySelector('.notice .words')?.innerText.includes('reading config')")
@@ -206,7 +206,7 @@ def test_a_failed_one_leads_with_its_cause(visit: Visit, busy: dict[str, str]) -
     visit.is_clean()
 
 
-def test_what_others_wrote_stays_text(stack: RunningStack, visit: Visit, busy: dict[str, str]) -> None:
+def test_text_of_other_users_is_escaped(stack: RunningStack, visit: Visit, busy: dict[str, str]) -> None:
     """Markup in a log line, a label, a command or an address creates no element and runs nothing."""
     id_ = stack.launch(command(f"print({SCRIPT!r})", name="page-markup", env={"HTML": SCRIPT}))
     stack.wait_for(id_, "Terminated")
@@ -394,7 +394,7 @@ def test_days_without_use(visit: Visit, busy: dict[str, str]) -> None:
     visit.is_clean()
 
 
-def test_now_beside_then(stack: RunningStack, visit: Visit, busy: dict[str, str]) -> None:
+def test_current_state_is_shown_beside_an_earlier_time(stack: RunningStack, visit: Visit, busy: dict[str, str]) -> None:
     """The page shows the allocations of a past time, their later states, and newer ones; a time before all is shown
     as empty."""
     gone, later = (f"{word}-{uuid.uuid4().hex[:6]}" for word in ("gone", "later"))
@@ -427,7 +427,7 @@ def test_now_beside_then(stack: RunningStack, visit: Visit, busy: dict[str, str]
 
 
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
-def test_no_page_has_a_barrier(visit: Visit, busy: dict[str, str], *, is_dark: bool) -> None:
+def test_no_page_has_accessibility_violations(visit: Visit, busy: dict[str, str], *, is_dark: bool) -> None:
     """Axe finds no serious barrier on any page, nor in a dialog, wide or on a phone."""
     visit.page.look(is_dark=is_dark)
     for path in (
@@ -454,7 +454,7 @@ def test_no_page_has_a_barrier(visit: Visit, busy: dict[str, str], *, is_dark: b
     assert barriers(visit.page) == []
 
 
-def test_the_checker_is_what_it_says() -> None:
+def test_the_accessibility_checker_is_the_vendored_version() -> None:
     """Each vendored file is in the README with its hash, and is unchanged."""
     rows = re.findall(r"^\| `([^`]+)` .*`([0-9a-f]{64})` \|$", (AXE.parent / "README.md").read_text(), re.MULTILINE)
     files = [path for path in AXE.parent.iterdir() if path.name != "README.md"]
@@ -545,14 +545,14 @@ def test_the_keyboard_leads_through(visit: Visit) -> None:
     visit.is_clean()
 
 
-def test_who_is_not_logged_in_is_led_there(stack: RunningStack, page: Page) -> None:
+def test_a_user_who_is_not_logged_in_is_redirected_to_the_login(stack: RunningStack, page: Page) -> None:
     """The page shows the login, and returns to itself afterwards."""
     page.goto(f"{stack.url}/cluster")
     page.wait_for("document.body.innerText.includes('You are not logged in')")
     assert page.run("document.querySelector('main .primary').getAttribute('href')") == "/login?next=%2Fcluster"
 
 
-def test_a_viewer_may_look_and_no_more(stack: RunningStack, page: Page, busy: dict[str, str]) -> None:
+def test_a_viewer_has_no_buttons_that_change_anything(stack: RunningStack, page: Page, busy: dict[str, str]) -> None:
     """The page offers nothing that the API would refuse; a refusal is shown where it was caused."""
     token = a_token(stack.folder / "tokens", "eve", SystemClock().now(), {"default": "viewer"})
 
@@ -603,7 +603,7 @@ def test_one_call_without_an_answer_does_not_make_the_page_slow(visit: Visit, bu
     visit.page.wait_for(f"{state} === 'Live'", timeout_s=15)
 
 
-def test_it_outlives_the_api(stack: RunningStack, visit: Visit, busy: dict[str, str]) -> None:
+def test_the_page_recovers_after_a_restart_of_the_api(stack: RunningStack, visit: Visit, busy: dict[str, str]) -> None:
     """Without an answer the known content stays, and the page shows that; afterwards it continues by itself."""
     visit.go("/?of=everyone")
     visit.page.wait_for("document.querySelector('.connection').innerText === 'Live'")
@@ -702,7 +702,7 @@ def test_colours_of_a_line(modules: Any) -> None:
     assert modules("ansi.js", 'm.plainText("10%\\r\\x1b[32m20%\\x1b[0m")') == "20%"
 
 
-def test_only_what_ranks_printed_counts_as_lines(modules: Any) -> None:
+def test_only_lines_of_ranks_are_counted(modules: Any) -> None:
     """Remarks about a log, and the mark of a hole, are among its lines and are not counted; a search shows them
     uncounted."""
     lines = [
@@ -742,7 +742,7 @@ def test_an_answer_keeps_the_objects_of_what_has_not_changed(modules: Any) -> No
     assert found == [True, True, False, True]
 
 
-def test_an_answer_from_before_an_event_takes_nothing_back(modules: Any) -> None:
+def test_an_older_answer_does_not_undo_a_newer_event(modules: Any) -> None:
     """The answer was on its way when the event arrived; the next answer is newer."""
     before, after = {"id": "a", "status": {"seq": 3}}, {"id": "a", "status": {"seq": 4}}
     assert modules("answers.js", f"m.kept({json.dumps(after)}, {json.dumps(before)})") == after
@@ -762,7 +762,7 @@ def test_an_answer_from_before_an_event_takes_nothing_back(modules: Any) -> None
         ({"phase": "Running", "state": "Running"}, {"phase": "Assigned", "seq": 5}, "Running"),
     ],
 )
-def test_an_allocation_after_an_event_has_the_word_of_the_api(
+def test_after_an_event_an_allocation_shows_the_state_label_of_the_api(
     modules: Any, view: dict[str, Any], event: dict[str, Any], state: str
 ) -> None:
     """The phase is that of the event, or of a newer answer; a known event changes nothing."""
@@ -775,7 +775,7 @@ def test_an_allocation_after_an_event_has_the_word_of_the_api(
     assert found["status"]["seq"] == max(5, data["seq"])
 
 
-def test_what_has_left_its_queue_does_not_wait_in_the_list(modules: Any) -> None:
+def test_an_allocation_that_left_its_queue_is_not_listed_as_waiting(modules: Any) -> None:
     """An event with another phase removes it; others stay."""
     queue = {"items": [{"id": "a"}, {"id": "b"}, {"id": "c"}], "first": 1, "count": 9}
     events = [{"subject": "a", "data": {"phase": "Assigned"}}, {"subject": "b", "data": {"phase": "Pending"}}]
@@ -783,7 +783,7 @@ def test_what_has_left_its_queue_does_not_wait_in_the_list(modules: Any) -> None
     assert found == {"items": [{"id": "b"}, {"id": "c"}], "first": 1, "count": 8}
 
 
-def test_a_change_is_seen_before_the_api_is_asked_again(page: Page, stack: RunningStack) -> None:
+def test_a_change_is_shown_before_the_next_request(page: Page, stack: RunningStack) -> None:
     """The event itself has the new state of the allocation."""
     id_ = stack.launch(command("import time; time.sleep(60)"))
     stack.wait_for(id_, "Running")
@@ -795,7 +795,7 @@ def test_a_change_is_seen_before_the_api_is_asked_again(page: Page, stack: Runni
     page.wait_for(f"{state} === 'Canceled'")
 
 
-def test_what_happens_while_a_list_is_on_its_way_is_not_lost(page: Page, stack: RunningStack) -> None:
+def test_events_during_a_list_request_are_not_lost(page: Page, stack: RunningStack) -> None:
     """A new allocation changes after the list was read and before the answer arrives: its row includes these events."""
     name = fresh("on-its-way")
     page.goto(stack.link("/?of=everyone"))
@@ -865,7 +865,7 @@ def test_a_stream_that_is_opened_again_holds_one_listener(modules: Any) -> None:
         ("1-1", [429, 401, 410], ["1-1", "1-1", "1-1"]),
     ],
 )
-def test_a_stream_that_is_refused_for_good_is_not_asked_for_again(
+def test_a_stream_that_is_refused_permanently_is_not_retried(
     modules: Any, after: str, statuses: list[int], asked: list[str]
 ) -> None:
     """What is wrong with the request stays wrong. Only a cursor that the server does not know is left out, once."""
@@ -883,7 +883,7 @@ def test_a_stream_that_is_refused_for_good_is_not_asked_for_again(
     assert modules("api.js", follow) == [asked, [False] * (len(asked) - 1) + [True]]
 
 
-def test_a_log_that_is_refused_says_why_and_is_not_asked_for_again(modules: Any) -> None:
+def test_a_refused_log_shows_the_reason_and_is_not_retried(modules: Any) -> None:
     """Its state is none that promises another try."""
     read = (
         "(() => { const { fetch } = window, asked = []; "

@@ -41,7 +41,7 @@ def test_jupyterlab_runs_a_cell(stack: RunningStack, page: Page, pictures: Path)
     assert not [each for each in page.errors if "WebSocket" in each or "403" in each]
 
 
-def test_an_open_page_is_no_use(stack: RunningStack, page: Page) -> None:
+def test_an_open_page_does_not_count_as_activity(stack: RunningStack, page: Page) -> None:
     """An unused notebook ends by its timeout, though its page is open and polls all the time."""
     id_ = stack.launch({"kind": "notebook", "idleTimeout": "20s"})
     page.goto(stack.link(f"/proxy/{id_}/", allocation=id_))

@@ -33,7 +33,7 @@ def opened(stack: RunningStack, page: Page, id_: str) -> None:
     page.wait_for("document.activeElement?.classList.contains('xterm-helper-textarea')")
 
 
-def test_what_is_typed_is_run_in_the_rank(stack: RunningStack, page: Page, gang: str, pictures: Path) -> None:
+def test_typed_input_runs_in_the_rank(stack: RunningStack, page: Page, gang: str, pictures: Path) -> None:
     """The command has the variables of the rank and the size of the page; switching tabs does not end it; another
     rank has its own shell."""
     opened(stack, page, gang)
@@ -67,7 +67,9 @@ def test_what_is_typed_is_run_in_the_rank(stack: RunningStack, page: Page, gang:
     assert page.errors == []
 
 
-def test_a_keyboard_gets_out_and_a_shell_that_ends_says_so(stack: RunningStack, page: Page, gang: str) -> None:
+def test_the_keyboard_can_leave_the_terminal_and_an_ended_shell_says_so(
+    stack: RunningStack, page: Page, gang: str
+) -> None:
     """Tab goes to the shell, Shift-Escape leaves it; the exit code is shown, and Enter opens another shell."""
     opened(stack, page, gang)
     page.type("true xqz")
@@ -85,7 +87,7 @@ def test_a_keyboard_gets_out_and_a_shell_that_ends_says_so(stack: RunningStack, 
     assert page.errors == []
 
 
-def test_a_flood_leaves_the_page_alive(stack: RunningStack, page: Page, gang: str) -> None:
+def test_a_flood_of_output_does_not_freeze_the_page(stack: RunningStack, page: Page, gang: str) -> None:
     """Output that is faster than the drawing is skipped; keys still arrive, and the shell works as before."""
     opened(stack, page, gang)
     page.type("yes 0123456789012345678901234567890123456789 | head -c 60000000; echo done-$((40+2))\n")
@@ -94,7 +96,7 @@ def test_a_flood_leaves_the_page_alive(stack: RunningStack, page: Page, gang: st
     page.wait_for(f"{ROWS}.includes('after-2')")
 
 
-def test_what_cannot_be_opened_says_why(stack: RunningStack, page: Page, gang: str) -> None:
+def test_a_terminal_that_cannot_be_opened_says_why(stack: RunningStack, page: Page, gang: str) -> None:
     """The API's refusal is shown in its words."""
     page.goto(stack.link(f"/w/{gang}"))
     page.wait_for("!!document.getElementById('tab-terminal')")
@@ -109,7 +111,7 @@ def test_what_cannot_be_opened_says_why(stack: RunningStack, page: Page, gang: s
     assert "container" in told["message"]
 
 
-def test_what_happens_before_a_shell_is_open_is_not_lost(stack: RunningStack, page: Page, gang: str) -> None:
+def test_input_before_the_shell_is_open_is_not_lost(stack: RunningStack, page: Page, gang: str) -> None:
     """It has the size that the page has when it opens, and gets the keys that were typed until then."""
     page.goto(stack.link(f"/w/{gang}"))
     page.wait_for("!!document.getElementById('tab-terminal')")
@@ -136,7 +138,7 @@ def test_nothing_runs_there_is_no_terminal(stack: RunningStack, page: Page) -> N
     assert not page.run("!!document.getElementById('tab-terminal')")
 
 
-def test_what_is_left_out_is_counted(stack: RunningStack, page: Page) -> None:
+def test_omitted_output_is_counted(stack: RunningStack, page: Page) -> None:
     """Beyond 4 MiB of undrawn output the rest is dropped; below 1 MiB it continues, and shows how much is missing."""
     page.goto(stack.link("/"))
     page.wait_for("!!document.querySelector('main h1')")

@@ -20,7 +20,7 @@ def a_shell(stack: RunningStack, page: Page) -> str:
     return id_
 
 
-def test_what_is_typed_is_run(stack: RunningStack, page: Page, pictures: Path) -> None:
+def test_typed_input_is_run(stack: RunningStack, page: Page, pictures: Path) -> None:
     """From the waiting page the user reaches the prompt and gets an answer; a reload returns to the same session."""
     id_ = a_shell(stack, page)
     page.type("echo hi-$((20+3))\n")
@@ -63,7 +63,7 @@ def test_the_window_decides_the_size(stack: RunningStack, page: Page, pictures: 
     assert page.errors == []
 
 
-def test_the_end_is_told_and_enter_begins_anew(stack: RunningStack, page: Page) -> None:
+def test_the_end_of_a_session_is_shown_and_enter_starts_a_new_one(stack: RunningStack, page: Page) -> None:
     """The exit code is shown in the bar."""
     a_shell(stack, page)
     page.type("exit 5\n")
@@ -74,7 +74,7 @@ def test_the_end_is_told_and_enter_begins_anew(stack: RunningStack, page: Page) 
     page.wait_for(f"{SCREEN}.includes('new-2')")
 
 
-def test_a_restarted_api_is_hardly_noticed(stack: RunningStack, page: Page) -> None:
+def test_a_restart_of_the_api_interrupts_the_terminal_only_briefly(stack: RunningStack, page: Page) -> None:
     """kill -9 of the API: the page reconnects by itself, and nothing of the session is lost."""
     a_shell(stack, page)
     page.type("VALUE=before; (sleep 1; echo printed-$((1+1))-meanwhile) &\n")

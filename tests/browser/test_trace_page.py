@@ -42,7 +42,7 @@ def test_it_shows_the_whole_life(stack: RunningStack, page: Page, tried_twice: s
     assert page.errors == []
 
 
-def test_a_span_tells_what_it_knows(stack: RunningStack, page: Page, tried_twice: str, pictures: Path) -> None:
+def test_a_span_shows_its_attributes(stack: RunningStack, page: Page, tried_twice: str, pictures: Path) -> None:
     """A click, or Enter, opens a span: its attributes, and its links, by name."""
     page.goto(stack.link(f"/trace/{tried_twice}"))
     page.wait_for(f"{NAMES}.includes('attempt 2')")
@@ -64,7 +64,7 @@ def test_it_fits_a_phone(stack: RunningStack, page: Page, tried_twice: str, pict
     assert page.run("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_it_follows_what_goes_on(stack: RunningStack, page: Page) -> None:
+def test_the_trace_of_a_running_allocation_is_updated(stack: RunningStack, page: Page) -> None:
     """Spans appear while the page is open, and it shows the end."""
     id_ = stack.launch({"kind": "command", "image": "local", "command": [sys.executable, "-c", "pass"], "hold": True})
     page.goto(stack.link(f"/trace/{id_}"))
@@ -76,7 +76,7 @@ def test_it_follows_what_goes_on(stack: RunningStack, page: Page) -> None:
     assert page.errors == []
 
 
-def test_it_looks_once_at_a_time_while_the_api_is_down(stack: RunningStack, page: Page) -> None:
+def test_it_polls_one_request_at_a_time_while_the_api_is_down(stack: RunningStack, page: Page) -> None:
     """Each check schedules exactly one further check, also when both of its reads fail, and after the API is back."""
     id_ = stack.launch({"kind": "command", "image": "local", "command": ["true"], "hold": True})
     page.goto(stack.link(f"/trace/{id_}"))
@@ -96,7 +96,7 @@ def test_it_looks_once_at_a_time_while_the_api_is_down(stack: RunningStack, page
     stack.ask(lambda api: api.post(f"/allocations/{id_}/kill"))
 
 
-def test_what_is_not_there_is_told(stack: RunningStack, page: Page) -> None:
+def test_a_missing_trace_is_reported(stack: RunningStack, page: Page) -> None:
     """An unknown id, however it is spelled, is shown as text only."""
     page.goto(stack.link("/trace/%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E"))
     page.wait_for("document.querySelector('.message').innerText.includes('no such allocation')")

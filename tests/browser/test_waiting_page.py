@@ -9,7 +9,7 @@ from tests.support.local_stack import RunningStack
 PAGES = [sys.executable, "-m", "slipway.local.pages"]
 
 
-def test_it_shows_progress_and_goes_on(stack: RunningStack, page: Page, pictures: Path) -> None:
+def test_it_shows_progress_and_opens_the_workload(stack: RunningStack, page: Page, pictures: Path) -> None:
     """A held workload is shown as held; resumed, each step is shown, and its own page follows by itself."""
     id_ = stack.launch({"kind": "notebook", "hold": True, "image": "local", "command": [*PAGES, "notebook"]})
     page.goto(stack.link(f"/proxy/{id_}/", allocation=id_))
@@ -28,7 +28,7 @@ def test_it_shows_progress_and_goes_on(stack: RunningStack, page: Page, pictures
     page.picture(pictures / "built-in-notebook.png")
 
 
-def test_it_looks_once_at_a_time_while_the_api_hangs(stack: RunningStack, page: Page) -> None:
+def test_it_polls_one_request_at_a_time_while_the_api_hangs(stack: RunningStack, page: Page) -> None:
     """A pending check is the only one; after its answer the next check follows."""
     id_ = stack.launch({"kind": "notebook", "hold": True})
     page.goto(stack.link(f"/proxy/{id_}/", allocation=id_))

@@ -14,7 +14,7 @@ def counts(workload: str) -> dict[str, float]:
     return measure(workload)
 
 
-def test_what_costs_as_much_as_granted_is_fine() -> None:
+def test_a_cost_within_the_budget_passes() -> None:
     """Counts at the budget are not reported, nor a difference of one call in a thousand launches."""
     limits = {"calls": 1_000.0, "seldom": 1.0}
     assert differences(limits, limits) == []
@@ -30,19 +30,19 @@ def test_what_costs_as_much_as_granted_is_fine() -> None:
         ({}, "calls: 0; the budget is 1000: keep the gain with --write"),
     ],
 )
-def test_what_costs_more_or_notably_less_is_told(figures: dict[str, float], told: str) -> None:
+def test_a_cost_above_or_well_below_the_budget_is_reported(figures: dict[str, float], told: str) -> None:
     """A higher count fails, and so does a count without a budget; a lower one must be written down, or the gain
     could be lost unnoticed."""
     assert differences({"calls": 1_000.0}, figures) == [told]
 
 
-def test_another_interpreter_is_not_held_to_what_python_counts() -> None:
+def test_call_counts_apply_to_one_python_version_only() -> None:
     """Calls of the API server are equal on every interpreter; the number of Python calls of a tick is not."""
     budget = Budget(python="2.7", build="2.7.1", limits={"planner, idle tick: calls": 1.0, "burst, kube reads": 2.0})
     assert comparable(budget) == {"burst, kube reads": 2.0}
 
 
-def test_instructions_stand_for_one_build() -> None:
+def test_instruction_counts_apply_to_one_build_only() -> None:
     """Another build of the same version makes the same calls, and executes other instructions."""
     this = ".".join(map(str, sys.version_info[:2]))
     limits = {"planner, idle tick: calls": 1.0, "planner, idle tick: million instructions": 2.0}
@@ -51,7 +51,7 @@ def test_instructions_stand_for_one_build() -> None:
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_what_is_checked_in_has_every_workload(workload: str) -> None:
+def test_the_checked_in_budget_covers_every_workload(workload: str) -> None:
     """Every workload has a budget."""
     assert any(what.startswith(f"{workload}, ") for what in read().limits)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.chaos import faults, table, told
+from tests.chaos import bad_run_report, faults, table
 from tests.chaos.run import Options, Run, keep
 from tests.chaos.stage import Stage
 from tests.chaos.table import Outcome
@@ -58,7 +58,7 @@ def main() -> int:
     try:
         run, outcome = _perform(stage, options, say)
     except BaseException as error:
-        for line in told.lines(folder, stage.logs(), ()):
+        for line in bad_run_report.lines(folder, stage.logs(), ()):
             sys.stdout.write(f"{line}\n")
         what = f"{type(error).__name__}: {error}".partition("\n")[0]
         say(f"make chaos: broken off by {what[: table.WIDTH]}; seed {seed}")
@@ -76,7 +76,7 @@ def main() -> int:
     if is_kept and outcome.is_good:
         sys.stdout.write(f"the evidence is in {folder}\n")
     if not outcome.is_good:
-        for line in told.lines(folder, stage.logs(), outcome.subjects):
+        for line in bad_run_report.lines(folder, stage.logs(), outcome.subjects):
             sys.stdout.write(f"{line}\n")
         again = f"make chaos MINUTES={words.minutes:g} SEED={seed}"
         sys.stdout.write(f"the same faults again: {again}\n")

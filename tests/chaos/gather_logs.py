@@ -19,7 +19,7 @@ from tests.chaos.clients import API
 from tests.conformance.kubelets.logs import printed
 from tests.conformance.kubelets.records import Run
 from tests.conformance.kubelets.script import PLAY, Script
-from tests.support.log_witness import logs_in
+from tests.support.log_evidence import logs_in
 from tests.support.plain_http import NO_TLS
 
 COUNT = 500

@@ -24,7 +24,7 @@ from tests.chaos import faults, plans, upgrade
 from tests.chaos.faults import Fault
 from tests.chaos.history import History
 from tests.chaos.load import Launched, Load
-from tests.chaos.proxy.rules import Rule, Trouble
+from tests.chaos.proxy.rules import Effect, Rule
 from tests.chaos.stage import NAMES, NO_SHIFT, Stage
 from tests.conformance.system.operator import NOT_FOUND
 from tests.support import chart
@@ -56,23 +56,23 @@ _LIMITS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 """{kind: the collection of the object that forbids all pods of a workspace, and the object}"""
 _CALLS = {
-    "429 Retry-After": Rule(kind=Trouble.ANSWER, status=429, retry_after_s=RETRY_AFTER_S, share=HALF),
-    "500": Rule(kind=Trouble.ANSWER, status=500, share=HALF),
-    "503": Rule(kind=Trouble.ANSWER, status=503, share=HALF),
-    "504": Rule(kind=Trouble.ANSWER, status=504, share=HALF),
-    "reset mid body": Rule(kind=Trouble.RESET_BODY, share=HALF),
-    "slow body 1 B/s": Rule(kind=Trouble.SLOW_BODY, share=SOME),
-    "timeout applied": Rule(kind=Trouble.TIMEOUT_APPLIED, share=SOME),
-    "timeout not applied": Rule(kind=Trouble.TIMEOUT_NOT_APPLIED, share=SOME),
-    "watch stalled": Rule(kind=Trouble.WATCH_STALLED),
-    "watch closed": Rule(kind=Trouble.WATCH_CLOSED),
-    "watch 410": Rule(kind=Trouble.WATCH_GONE),
-    "watch duplicated": Rule(kind=Trouble.WATCH_DUPLICATED),
-    "watch delayed": Rule(kind=Trouble.WATCH_DELAYED, delay_s=WATCH_DELAY_S),
-    "redis cut off": Rule(kind=Trouble.REDIS_CUT),
-    "redis silent": Rule(kind=Trouble.REDIS_STALLED),
-    "redis slow": Rule(kind=Trouble.REDIS_SLOW, delay_s=REDIS_DELAY_S),
-    "redis torn replies": Rule(kind=Trouble.REDIS_TORN, share=0.1),
+    "429 Retry-After": Rule(kind=Effect.ANSWER, status=429, retry_after_s=RETRY_AFTER_S, share=HALF),
+    "500": Rule(kind=Effect.ANSWER, status=500, share=HALF),
+    "503": Rule(kind=Effect.ANSWER, status=503, share=HALF),
+    "504": Rule(kind=Effect.ANSWER, status=504, share=HALF),
+    "reset mid body": Rule(kind=Effect.RESET_BODY, share=HALF),
+    "slow body 1 B/s": Rule(kind=Effect.SLOW_BODY, share=SOME),
+    "timeout applied": Rule(kind=Effect.TIMEOUT_APPLIED, share=SOME),
+    "timeout not applied": Rule(kind=Effect.TIMEOUT_NOT_APPLIED, share=SOME),
+    "watch stalled": Rule(kind=Effect.WATCH_STALLED),
+    "watch closed": Rule(kind=Effect.WATCH_CLOSED),
+    "watch 410": Rule(kind=Effect.WATCH_GONE),
+    "watch duplicated": Rule(kind=Effect.WATCH_DUPLICATED),
+    "watch delayed": Rule(kind=Effect.WATCH_DELAYED, delay_s=WATCH_DELAY_S),
+    "redis cut off": Rule(kind=Effect.REDIS_CUT),
+    "redis silent": Rule(kind=Effect.REDIS_STALLED),
+    "redis slow": Rule(kind=Effect.REDIS_SLOW, delay_s=REDIS_DELAY_S),
+    "redis torn replies": Rule(kind=Effect.REDIS_TORN, share=0.1),
 }
 
 

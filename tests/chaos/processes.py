@@ -25,7 +25,7 @@ STARTS_MAX = 5
 TORN_BYTES = 11
 
 
-class Talking:
+class LineProcess:
     """A child process that answers a line with a line."""
 
     def __init__(self, argv: Sequence[str], log: Path) -> None:
@@ -42,13 +42,13 @@ class Talking:
             )
         self._lock = threading.Lock()
 
-    def say(self, line: str) -> None:
+    def send(self, line: str) -> None:
         """Send it one line."""
         assert self._process.stdin is not None
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
 
-    def hear(self) -> str:
+    def receive(self) -> str:
         """Read one line of it. Raises RuntimeError when it has ended."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
@@ -56,11 +56,11 @@ class Talking:
             raise RuntimeError(f"{self._process.args} ended with {self._process.wait(STOP_S)}")
         return line
 
-    def ask(self, line: str) -> str:
+    def request(self, line: str) -> str:
         """Send a line and return its answer; may be called from any thread."""
         with self._lock:
-            self.say(line)
-            return self.hear()
+            self.send(line)
+            return self.receive()
 
     def stop(self) -> None:
         """End the process."""
@@ -82,8 +82,8 @@ class ProxyProcess:
     def __init__(self, config: dict[str, Any], folder: Path) -> None:
         path = folder / "proxy.json"
         path.write_bytes(msgspec.json.encode(config))
-        self._child = Talking(["-m", "tests.chaos.proxy", str(path)], folder / "proxy.log")
-        self._child.hear()
+        self._child = LineProcess(["-m", "tests.chaos.proxy", str(path)], folder / "proxy.log")
+        self._child.receive()
 
     def add(self, rule: Rule) -> int:
         """Add a rule and return its number."""
@@ -102,7 +102,7 @@ class ProxyProcess:
         self._child.stop()
 
     def _ask(self, command: dict[str, Any]) -> dict[str, int]:
-        answer: dict[str, int] = msgspec.json.decode(self._child.ask(msgspec.json.encode(command).decode()))
+        answer: dict[str, int] = msgspec.json.decode(self._child.request(msgspec.json.encode(command).decode()))
         return answer
 
 
@@ -113,21 +113,21 @@ class NodesProcess:
         self.names = [f"node-{index}" for index in range(nodes)]
         self.records = folder / "containers.jsonl"
         words = ["--kubeconfig", str(kubeconfig), "--nodes", str(nodes), "--commands", "--records", str(self.records)]
-        self._child = Talking(["-m", "tests.conformance.kubelets", *words], folder / "nodes.log")
-        while "nodes ready" not in self._child.hear():
+        self._child = LineProcess(["-m", "tests.conformance.kubelets", *words], folder / "nodes.log")
+        while "nodes ready" not in self._child.receive():
             pass
 
     def lose(self, node: str) -> None:
         """Let the machine die without notifying the cluster."""
-        self._child.say(f"lose {node}")
+        self._child.send(f"lose {node}")
 
     def recover(self, node: str) -> None:
         """Bring the machine back; it knows what happened to its pods."""
-        self._child.say(f"recover {node}")
+        self._child.send(f"recover {node}")
 
     def exit(self, pod: str, code: int) -> None:
         """End the program of the pod `namespace/name`."""
-        self._child.say(f"exit {pod} {code}")
+        self._child.send(f"exit {pod} {code}")
 
     def stop(self) -> None:
         """End the nodes."""

@@ -16,7 +16,7 @@ from tests.chaos.faults import Fault
 from tests.chaos.history import History
 from tests.chaos.load import Load
 from tests.chaos.pace import Pace
-from tests.chaos.table import Suffered
+from tests.chaos.table import InjectedFault
 
 STUCK_S = 120.0
 """Seconds to wait for one recovery."""
@@ -31,7 +31,7 @@ class Recovery:
     """The recovery of one run. `probe` is the body of a short launch."""
 
     def __init__(self, history: History, load: Load, pace: Pace, probe: Json, say: Callable[[str], None]) -> None:
-        self.suffered: list[Suffered] = []
+        self.suffered: list[InjectedFault] = []
         self.violations: list[InvariantViolation] = []
         self.last_fault_at = 0.0
         self._history, self._load, self._pace, self._probe, self._say = history, load, pace, probe, say
@@ -46,7 +46,7 @@ class Recovery:
         recovery_s = (recovered_at or self._clock.now()) - over
         for fault, (began_at, ended_at) in zip(wave, spans, strict=True):
             self.suffered.append(
-                Suffered(
+                InjectedFault(
                     kind=fault.kind,
                     wave=number,
                     began_at=began_at,

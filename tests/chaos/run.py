@@ -20,7 +20,7 @@ from slipway.ops.audit.evidence import AuditEvidence, RestartPeriod, SizeSample,
 from slipway.ops.audit.evidence_kinds import lacking
 from slipway.ops.audit.logs import holes_of, judged
 from slipway.runtime.clock import SystemClock
-from tests.chaos import faults, gather_logs, spoken, table, upgrade
+from tests.chaos import faults, gather_logs, gather_texts, table, upgrade
 from tests.chaos.clients import with_uids
 from tests.chaos.faults import Fault, Group, Schedule
 from tests.chaos.gather import (
@@ -40,7 +40,7 @@ from tests.chaos.nemesis import Nemesis
 from tests.chaos.pace import Pace
 from tests.chaos.recovery import CHARS_MAX, REST_S, SAID_MAX, STUCK_S, Recovery
 from tests.chaos.stage import ENDED_MAX, Stage
-from tests.chaos.table import Outcome, Suffered
+from tests.chaos.table import InjectedFault, Outcome
 from tests.conformance.system.system import a_body
 
 BYSTANDER_S = 30.0
@@ -103,7 +103,7 @@ class Run:
             await self._history.catch_up()
             loading = asyncio.ensure_future(self._load.run())
             await asyncio.sleep(WARM_S)
-            await self._suffer()
+            await self._inject()
             await self._recovery.last_launches(loading)
             await self._come_to_rest()
             await self._end()
@@ -126,7 +126,7 @@ class Run:
         """Restart processes that have ended by themselves, as a kubelet would: no fault is a reason for one to end."""
         for beat in itertools.count():
             if beat % SAMPLE_EVERY == 0:
-                self._measures += spoken.memory(self._stage.processes)
+                self._measures += gather_texts.memory(self._stage.processes)
             for name, process in self._stage.processes.items():
                 if process.has_crashed:
                     last = process.tail().splitlines()[-1:]
@@ -137,7 +137,7 @@ class Run:
 
     # --- faults -----------------------------------------------------------------------------------------------------
 
-    async def _suffer(self) -> None:
+    async def _inject(self) -> None:
         kinds = [name for name in faults.KINDS if not self._options.only or name in self._options.only]
         if not self._stage.faketime:
             kinds = [name for name in kinds if faults.KINDS[name].needs != faults.FAKETIME]
@@ -248,11 +248,11 @@ class Run:
             version.writer = writers.get(version.number, "")
         client: Any = redis.Redis(port=self._stage.redis.port, socket_timeout=10.0)
         texts = [
-            *spoken.redis_says(client),
-            *spoken.logs_say([path for path in self._stage.logs() if path.parent == self._stage.folder]),
-            *spoken.metrics_say(self._stage.processes),
+            *gather_texts.redis_says(client),
+            *gather_texts.logs_say([path for path in self._stage.logs() if path.parent == self._stage.folder]),
+            *gather_texts.metrics_say(self._stage.processes),
         ]
-        consumers, sizes = list(spoken.consumers(client)), list(spoken.stream_sizes(client))
+        consumers, sizes = list(gather_texts.consumers(client)), list(gather_texts.stream_sizes(client))
         logs = [*gather_logs.stored_logs(client), *self._told_logs()]
         client.close()
         self.evidence = AuditEvidence(
@@ -264,7 +264,7 @@ class Run:
             pending_hints=read_pending(self._redis),
             end_at=self._clock.now(),
             last_fault_at=self._recovery.last_fault_at,
-            canaries=spoken.CANARIES,
+            canaries=gather_texts.CANARIES,
             spoken=texts,
             consumers=consumers,
             measures=[*self._measures, *sizes],
@@ -324,7 +324,7 @@ class Run:
         )
 
 
-def store_losses(suffered: Sequence[Suffered]) -> list[tuple[float, float]]:
+def store_losses(suffered: Sequence[InjectedFault]) -> list[tuple[float, float]]:
     """Allocations that ended in one of these spans, of which Redis may have lost something or could not be written:
     everything before an emptying, otherwise what was written shortly before and while it was down."""
     return [

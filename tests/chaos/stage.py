@@ -1,7 +1,7 @@
 """The whole system on one machine, with each part exposed to faults.
 
 etcd, kube-apiserver and kube-controller-manager; Redis; simulated nodes; the chart installed, and two processes of each
-service under their own accounts. Every process of a service reaches the API server and Redis through its own doors in
+service under their own accounts. Every process of a service reaches the API server and Redis through its own ports in
 the fault proxy, and reads its wall clock through libfaketime from its own file.
 
 Promises: `start` returns when everything is ready; after `stop` no process of it runs.
@@ -103,8 +103,8 @@ class Stage:
             "seed": self._seed,
             "kube_port": int(self.cluster.url.rpartition(":")[2]),
             "redis_port": self.redis.port,
-            "kube_doors": kube,
-            "redis_doors": streams,
+            "kube_listeners": kube,
+            "redis_listeners": streams,
             "ca": str(self.cluster.ca),
         }
         self.proxy = ProxyProcess(config, self.folder)

@@ -14,7 +14,7 @@ NO_FAULT = "(between faults)"
 _FORM = "{:<28}{:>7}{:>11}{:>11}{:>11}{:>12}"
 
 
-class Suffered(msgspec.Struct, frozen=True, kw_only=True):
+class InjectedFault(msgspec.Struct, frozen=True, kw_only=True):
     """One injected fault. Times are epoch seconds."""
 
     kind: str
@@ -32,7 +32,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     seed: int
     minutes: float
-    suffered: Sequence[Suffered]
+    suffered: Sequence[InjectedFault]
     violations: Sequence[str]
     at: Sequence[str]
     """for each violation, the kind of fault during which it occurred, or NO_FAULT"""
@@ -86,7 +86,7 @@ def percentile(values: Sequence[float], part: float) -> float:
 def lines(outcome: Outcome) -> Iterator[str]:
     """The table."""
     yield _FORM.format("fault", "count", "lasted s", "p50 s", "p99 s", "violations")
-    kinds: dict[str, list[Suffered]] = {}
+    kinds: dict[str, list[InjectedFault]] = {}
     for item in outcome.suffered:
         kinds.setdefault(item.kind, []).append(item)
     broken: Mapping[str, int] = {kind: list(outcome.at).count(kind) for kind in {*kinds, NO_FAULT}}
@@ -116,7 +116,7 @@ def lines(outcome: Outcome) -> Iterator[str]:
     yield f"make chaos: {verdict}: {counted}, seed {outcome.seed}, {outcome.took_s:.0f} s"
 
 
-def blame(at: float, suffered: Sequence[Suffered]) -> str:
+def blame(at: float, suffered: Sequence[InjectedFault]) -> str:
     """The fault during which something occurred: the last one that had begun and was not recovered from."""
     found = NO_FAULT
     for item in suffered:
@@ -125,7 +125,7 @@ def blame(at: float, suffered: Sequence[Suffered]) -> str:
     return found
 
 
-def _row(name: str, items: Sequence[Suffered], violations: int) -> str:
+def _row(name: str, items: Sequence[InjectedFault], violations: int) -> str:
     if not items:
         return _FORM.format(name, 0, "", "", "", violations)
     recoveries = [item.recovery_s for item in items]

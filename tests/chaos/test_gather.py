@@ -38,7 +38,7 @@ def an_entry(verb: str, account: str, *, asked_at: float, number: int = 0, **bod
     }
 
 
-def test_who_wrote_a_version_is_who_was_answered_with_it() -> None:
+def test_the_writer_of_a_version_is_the_client_that_received_it() -> None:
     """The answer to a request that changed nothing has the version of another writer, which existed before."""
     versions = [a_version(7, at=100.0), a_version(9, at=105.0)]
     entries = [

@@ -11,7 +11,7 @@ def an_item(text: str, *, stream: str = "stdout", rank: int = 0, **more: int) ->
     return {"attempt": 1, "rank": rank, "stream": stream, "time": "2026-01-01T00:00:00Z", "text": text, **more}
 
 
-def test_what_is_said_about_a_log_is_no_line_of_it() -> None:
+def test_remarks_about_a_log_are_not_lines_of_it() -> None:
     """After a loss of the store each page has the remark that the log is not stored."""
     said = an_item("the log of this rank is not stored to its end: lines of it are lost", stream="event")
     assert list(told_of("run", [said, said])) == []
@@ -20,7 +20,7 @@ def test_what_is_said_about_a_log_is_no_line_of_it() -> None:
     assert (log.rank, log.passages, log.end) == (1, [LineRange(number=1, printed=1, count=2)], 2)
 
 
-def test_the_mark_of_a_hole_is_told_with_its_count() -> None:
+def test_a_gap_is_reported_with_its_count() -> None:
     """The mark replaces the missing lines, and is checked against their numbers."""
     items = [
         an_item("line 1", number=1),

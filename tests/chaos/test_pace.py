@@ -8,7 +8,7 @@ from tests.chaos.pace import SHARE_MIN, Pace, share
 from tests.support.clock import FakeClock
 
 
-async def test_half_a_machine_has_half_the_time() -> None:
+async def test_on_half_a_machine_a_limit_lasts_twice_as_long() -> None:
     """A measured share applies from then on, and counted time is never taken back."""
     clock = FakeClock()
     pace = Pace(clock)
@@ -29,7 +29,7 @@ async def test_time_goes_on_however_busy_the_machine_is() -> None:
     assert pace.now() == pytest.approx(100.0 * SHARE_MIN)
 
 
-async def test_a_limit_strikes_when_its_time_is_over_on_this_machine() -> None:
+async def test_a_limit_expires_by_the_pace_of_this_machine() -> None:
     """The limit does not follow the clock; work that ends before is not affected."""
     clock = FakeClock()
     pace = Pace(clock)

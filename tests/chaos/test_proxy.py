@@ -9,10 +9,10 @@ import httpx2
 import pytest
 
 from slipway.runtime.clock import SystemClock
-from tests.chaos.proxy.doors import KubeDoor, Upstream
+from tests.chaos.proxy.kube import KubeListener, Upstream
 from tests.chaos.proxy.messages import chunk, read_head, whole
-from tests.chaos.proxy.redis import RedisDoor
-from tests.chaos.proxy.rules import Rule, Rules, Standing, Trouble
+from tests.chaos.proxy.redis import RedisListener
+from tests.chaos.proxy.rules import ActiveRule, Effect, Rule, Rules
 from tests.chaos.proxy.watches import GONE
 from tests.support.clock import wait_until
 from tests.support.plain_http import NO_TLS
@@ -50,19 +50,19 @@ class Server:
             writer.close()
 
 
-class Scene:
-    """A client's side of the door `here`; another door is called `elsewhere`."""
+class ProxyHarness:
+    """A client of the listener `here`; another listener is called `elsewhere`."""
 
-    def __init__(self, url: str, door: KubeDoor, rules: Rules, server: Server) -> None:
-        self.door, self.rules, self.server = door, rules, server
+    def __init__(self, url: str, listener: KubeListener, rules: Rules, server: Server) -> None:
+        self.listener, self.rules, self.server = listener, rules, server
         self.seen = b""
         self.http = httpx2.AsyncClient(base_url=url, timeout=SOON_S, verify=NO_TLS, trust_env=False)
 
-    def add(self, kind: Trouble, doors: tuple[str, ...] = ()) -> Standing:
+    def add(self, kind: Effect, listeners: tuple[str, ...] = ()) -> ActiveRule:
         """Activate a rule."""
-        standing = self.rules.add(Rule(kind=kind, doors=doors, status=429, retry_after_s=1, delay_s=0.2))
-        self.door.strike(standing)
-        return standing
+        active_rule = self.rules.add(Rule(kind=kind, listeners=listeners, status=429, retry_after_s=1, delay_s=0.2))
+        self.listener.strike(active_rule)
+        return active_rule
 
     async def ask(self) -> httpx2.Response:
         """Make a call that changes something."""
@@ -103,105 +103,107 @@ async def listening(serve: Serve) -> AsyncGenerator[int, None]:
 
 
 @pytest.fixture
-async def scene() -> AsyncGenerator[Scene, None]:
+async def harness() -> AsyncGenerator[ProxyHarness, None]:
     server, rules = Server(), Rules(1)
     async with listening(server.serve) as port:
-        door = KubeDoor("here", Upstream(host="127.0.0.1", port=port), rules)
-        async with listening(door.serve) as outside:
-            made = Scene(f"http://127.0.0.1:{outside}", door, rules, server)
+        listener = KubeListener("here", Upstream(host="127.0.0.1", port=port), rules)
+        async with listening(listener.serve) as outside:
+            made = ProxyHarness(f"http://127.0.0.1:{outside}", listener, rules, server)
             try:
                 yield made
             finally:
                 await made.http.aclose()
 
 
-async def test_what_is_not_struck_passes_unchanged(scene: Scene) -> None:
-    """Calls pass, and watches event by event; a rule for another door has no effect."""
-    scene.add(Trouble.ANSWER, doors=("elsewhere",))
-    assert (await scene.ask()).text == "you said this"
-    assert (await scene.ask()).text == "you said this"
-    assert await scene.watched() == b"".join(EVENTS)
+async def test_traffic_without_a_fault_passes_unchanged(harness: ProxyHarness) -> None:
+    """Calls pass, and watches event by event; a rule for another listener has no effect."""
+    harness.add(Effect.ANSWER, listeners=("elsewhere",))
+    assert (await harness.ask()).text == "you said this"
+    assert (await harness.ask()).text == "you said this"
+    assert await harness.watched() == b"".join(EVENTS)
 
 
-async def test_a_refusal_is_the_servers_own_words_and_nothing_is_forwarded(scene: Scene) -> None:
+async def test_a_refusal_is_the_servers_own_words_and_nothing_is_forwarded(harness: ProxyHarness) -> None:
     """The answer is 429 with Retry-After and a Status; when the rule is dropped, calls pass again."""
-    standing = scene.add(Trouble.ANSWER)
-    answer = await scene.ask()
+    active_rule = harness.add(Effect.ANSWER)
+    answer = await harness.ask()
     assert (answer.status_code, answer.headers["retry-after"], answer.json()["kind"]) == (429, "1", "Status")
-    assert scene.server.asked == []
-    assert scene.rules.drop(standing.number) == 1
-    assert (await scene.ask()).status_code == 200
+    assert harness.server.asked == []
+    assert harness.rules.drop(active_rule.number) == 1
+    assert (await harness.ask()).status_code == 200
 
 
-@pytest.mark.parametrize(("kind", "forwarded"), [(Trouble.TIMEOUT_APPLIED, 1), (Trouble.TIMEOUT_NOT_APPLIED, 0)])
-async def test_a_timeout_is_silence_and_the_call_was_done_or_not(scene: Scene, kind: Trouble, forwarded: int) -> None:
+@pytest.mark.parametrize(("kind", "forwarded"), [(Effect.TIMEOUT_APPLIED, 1), (Effect.TIMEOUT_NOT_APPLIED, 0)])
+async def test_a_timeout_gives_no_answer_whether_or_not_the_call_was_executed(
+    harness: ProxyHarness, kind: Effect, forwarded: int
+) -> None:
     """The client gets no answer in both cases."""
-    scene.add(kind)
+    harness.add(kind)
     with pytest.raises(httpx2.ReadTimeout):
-        await scene.ask()
-    assert len(scene.server.asked) == forwarded
+        await harness.ask()
+    assert len(harness.server.asked) == forwarded
 
 
-async def test_a_connection_is_reset_in_the_middle_of_a_body(scene: Scene) -> None:
+async def test_a_connection_is_reset_in_the_middle_of_a_body(harness: ProxyHarness) -> None:
     """The connection is reset after the head and half of the announced body."""
-    scene.add(Trouble.RESET_BODY)
+    harness.add(Effect.RESET_BODY)
     with pytest.raises(httpx2.HTTPError) as caught:
-        await scene.ask()
+        await harness.ask()
     assert not isinstance(caught.value, httpx2.TimeoutException)
-    assert len(scene.server.asked) == 1
+    assert len(harness.server.asked) == 1
 
 
-async def test_a_slow_body_goes_on_when_the_rule_is_gone(scene: Scene) -> None:
+async def test_a_slow_body_goes_on_when_the_rule_is_gone(harness: ProxyHarness) -> None:
     """Until then the body has one byte a second."""
-    standing = scene.add(Trouble.SLOW_BODY)
-    asking = asyncio.ensure_future(scene.http.post("/things", content=b"this", timeout=10.0))
+    active_rule = harness.add(Effect.SLOW_BODY)
+    asking = asyncio.ensure_future(harness.http.post("/things", content=b"this", timeout=10.0))
     done, _ = await asyncio.wait({asking}, timeout=SOON_S)
     assert not done
-    scene.rules.drop(standing.number)
+    harness.rules.drop(active_rule.number)
     assert (await asking).text == "you said this"
 
 
 @pytest.mark.parametrize(
     ("kind", "brought"),
     [
-        (Trouble.WATCH_STALLED, b""),
-        (Trouble.WATCH_CLOSED, b"$"),
-        (Trouble.WATCH_GONE, GONE + b"$"),
-        (Trouble.WATCH_DUPLICATED, b"".join(event + event for event in EVENTS)),
+        (Effect.WATCH_STALLED, b""),
+        (Effect.WATCH_CLOSED, b"$"),
+        (Effect.WATCH_GONE, GONE + b"$"),
+        (Effect.WATCH_DUPLICATED, b"".join(event + event for event in EVENTS)),
     ],
 )
-async def test_a_watch_that_is_opened_under_a_rule(scene: Scene, kind: Trouble, brought: bytes) -> None:
+async def test_a_watch_that_is_opened_under_a_rule(harness: ProxyHarness, kind: Effect, brought: bytes) -> None:
     """The watch is silent on an open socket, ended, ended with 410 inside 200, or has each event twice; calls are
     not affected."""
-    scene.add(kind)
-    assert await scene.watched() == brought
-    assert (await scene.ask()).status_code == 200
+    harness.add(kind)
+    assert await harness.watched() == brought
+    assert (await harness.ask()).status_code == 200
 
 
-async def test_a_stalled_watch_is_counted_until_its_reader_gives_it_up(scene: Scene) -> None:
+async def test_a_stalled_watch_is_counted_until_its_reader_gives_it_up(harness: ProxyHarness) -> None:
     """It is counted also after the rule is dropped, because the reader still waits on a silent connection."""
-    standing = scene.add(Trouble.WATCH_STALLED)
-    async with scene.http.stream("GET", WATCH):
-        scene.rules.drop(standing.number)
-        assert scene.door.stalled == 1
-    await wait_until(lambda: scene.door.stalled == 0, "the proxy to see that the reader has gone")
+    active_rule = harness.add(Effect.WATCH_STALLED)
+    async with harness.http.stream("GET", WATCH):
+        harness.rules.drop(active_rule.number)
+        assert harness.listener.stalled == 1
+    await wait_until(lambda: harness.listener.stalled == 0, "the proxy to see that the reader has gone")
 
 
-async def test_delayed_events_come_late_and_in_order(scene: Scene) -> None:
+async def test_delayed_events_come_late_and_in_order(harness: ProxyHarness) -> None:
     """All events are delayed by the same time."""
-    scene.add(Trouble.WATCH_DELAYED)
+    harness.add(Effect.WATCH_DELAYED)
     began = SystemClock().monotonic()
-    assert await scene.watched() == b"".join(EVENTS)
+    assert await harness.watched() == b"".join(EVENTS)
     assert SystemClock().monotonic() - began >= 0.2
 
 
-@pytest.mark.parametrize(("kind", "end"), [(Trouble.WATCH_CLOSED, b"$"), (Trouble.WATCH_GONE, GONE + b"$")])
-async def test_a_rule_strikes_the_watches_that_are_open(scene: Scene, kind: Trouble, end: bytes) -> None:
+@pytest.mark.parametrize(("kind", "end"), [(Effect.WATCH_CLOSED, b"$"), (Effect.WATCH_GONE, GONE + b"$")])
+async def test_a_rule_applies_to_open_watches(harness: ProxyHarness, kind: Effect, end: bytes) -> None:
     """The open watches end without a further event."""
-    scene.http.timeout = httpx2.Timeout(5.0)
-    watching = asyncio.ensure_future(scene.watched())
-    await wait_until(lambda: scene.seen == b"".join(EVENTS), "the events")
-    scene.add(kind)
+    harness.http.timeout = httpx2.Timeout(5.0)
+    watching = asyncio.ensure_future(harness.watched())
+    await wait_until(lambda: harness.seen == b"".join(EVENTS), "the events")
+    harness.add(kind)
     assert await watching == b"".join(EVENTS) + end
 
 
@@ -220,20 +222,20 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     ("kind", "heard"),
     [
         (None, b"0123456789"),
-        (Trouble.REDIS_SLOW, b"0123456789"),
-        (Trouble.REDIS_STALLED, None),
-        (Trouble.REDIS_CUT, b""),
-        (Trouble.REDIS_TORN, b"0123456"),
+        (Effect.REDIS_SLOW, b"0123456789"),
+        (Effect.REDIS_STALLED, None),
+        (Effect.REDIS_CUT, b""),
+        (Effect.REDIS_TORN, b"0123456"),
     ],
 )
-async def test_connections_to_redis(kind: Trouble | None, heard: bytes | None) -> None:
+async def test_connections_to_redis(kind: Effect | None, heard: bytes | None) -> None:
     """Slow connections deliver everything, silent ones nothing, others break before or in the middle of a reply."""
     rules = Rules(1)
     if kind is not None:
         rules.add(Rule(kind=kind, delay_s=0.1))
     async with listening(echo) as port:
-        door = RedisDoor("here", Upstream(host="127.0.0.1", port=port), rules)
-        async with listening(door.serve) as outside:
+        listener = RedisListener("here", Upstream(host="127.0.0.1", port=port), rules)
+        async with listening(listener.serve) as outside:
             reader, writer = await asyncio.open_connection("127.0.0.1", outside)
             writer.write(b"0123456789")
             found: bytes | None = b""
@@ -247,4 +249,4 @@ async def test_connections_to_redis(kind: Trouble | None, heard: bytes | None) -
                 pass
             writer.close()
     # Data sent before a reset may be lost with it.
-    assert found == heard or (kind is Trouble.REDIS_TORN and heard and found is not None and heard.startswith(found))
+    assert found == heard or (kind is Effect.REDIS_TORN and heard and found is not None and heard.startswith(found))

@@ -27,14 +27,14 @@ def test_every_kind_comes_once_before_any_comes_twice(minutes: float) -> None:
     assert sorted(kinds) == sorted(faults.KINDS)
 
 
-def test_faults_of_one_wave_touch_different_things() -> None:
+def test_faults_of_one_wave_affect_different_groups() -> None:
     """Two simultaneous faults of the Redis process would have neither effect."""
     for _, wave in islice(Schedule(3, 2.0, list(faults.KINDS.values())).waves(), 100):
         groups = [fault.group for fault in wave]
         assert len(set(groups)) == len(groups)
 
 
-def test_a_seed_is_a_schedule() -> None:
+def test_the_same_seed_gives_the_same_schedule() -> None:
     """The same seed and length give the same waves, another seed other waves."""
     first, again, other = (
         [list(map(str, wave)) for _, wave in islice(Schedule(seed, 2.0, list(faults.KINDS.values())).waves(), 30)]

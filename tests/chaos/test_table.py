@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from tests.chaos import table
-from tests.chaos.table import NO_FAULT, Outcome, Suffered
+from tests.chaos.table import NO_FAULT, InjectedFault, Outcome
 
 
-def suffered(kind: str, began_at: float, recovery_s: float = 1.0) -> Suffered:
+def suffered(kind: str, began_at: float, recovery_s: float = 1.0) -> InjectedFault:
     """A fault of two seconds."""
     over = began_at + 2.0
-    return Suffered(
+    return InjectedFault(
         kind=kind, wave=1, began_at=began_at, ended_at=over, recovered_at=over + recovery_s, recovery_s=recovery_s
     )
 
@@ -57,7 +57,7 @@ def test_a_violation_makes_a_bad_run() -> None:
     assert not outcome(rest_s=None).is_good
 
 
-def test_a_violation_is_counted_beside_the_fault_during_which_it_came_to_be() -> None:
+def test_a_violation_is_counted_with_the_fault_during_which_it_arose() -> None:
     """A violation belongs to a fault from its beginning to its recovery; else it is between faults."""
     faults = [suffered("kill -9 api", 10.0), suffered("clock +10 min", 20.0)]
     assert [table.blame(at, faults) for at in (12.5, 15.0, 21.0)] == ["kill -9 api", NO_FAULT, "clock +10 min"]

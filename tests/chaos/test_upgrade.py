@@ -39,7 +39,7 @@ def test_every_place_that_the_next_version_changes_is_in_the_sources(tmp_path: P
     assert {OBSERVED, "phase"} <= set(known["status"]["properties"])
 
 
-def test_an_allocation_is_of_both_when_each_version_wrote_its_status() -> None:
+def test_an_allocation_is_mixed_when_both_versions_wrote_its_status() -> None:
     """A status of the next version has its field, one of this version lacks it; a change of the spec shows nothing."""
     first = written(1, "mixed", ASKS, seq=2, is_next=True)
     second = written(2, "mixed", ASKS, first, seq=3)
@@ -49,7 +49,7 @@ def test_an_allocation_is_of_both_when_each_version_wrote_its_status() -> None:
     assert (found.asked, found.both, found.lost) == (1, 1, ())
 
 
-def test_what_was_asked_of_the_next_version_and_is_gone_is_found() -> None:
+def test_launches_through_the_next_version_that_disappeared_are_found() -> None:
     """A lost field of the next version is named once, with the version that lacks it."""
     first = written(1, "job", ASKS)
     second = written(2, "job", {}, first, seq=2)

@@ -54,7 +54,7 @@ def test_functions_of_any_kind_come_back(make: Make, stack: RunningStack) -> Non
     assert labels["team"] == "vision"
 
 
-def test_what_a_call_raises_is_raised_here(make: Make) -> None:
+def test_an_exception_in_a_rank_is_raised_at_the_caller(make: Make) -> None:
     """The caller gets the same exception, with a note that names rank and launch, and the rank's traceback."""
 
     def fail() -> None:

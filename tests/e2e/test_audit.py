@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.support.cli import Ran
+from tests.support.cli import CommandResult
 from tests.support.local_stack import Json, RunningStack, cli_words, running_stack
 from tests.support.plain_http import NO_TLS
 from tests.support.wait import wait_until
@@ -43,14 +43,14 @@ def environment(stack: RunningStack) -> dict[str, str]:
     }
 
 
-def audit(stack: RunningStack, *words: str) -> Ran:
+def audit(stack: RunningStack, *words: str) -> CommandResult:
     """Run `slipway audit ...` as a user with a kubeconfig."""
     argv = cli_words("audit", *words)
     done = subprocess.run(argv, env=environment(stack), capture_output=True, text=True, timeout=120, check=False)
-    return Ran(done.returncode, done.stdout, done.stderr)
+    return CommandResult(done.returncode, done.stdout, done.stderr)
 
 
-def broken(ran: Ran) -> dict[str, list[Json]]:
+def broken(ran: CommandResult) -> dict[str, list[Json]]:
     """{invariant: its violations}, from the JSON output"""
     lines: list[Json] = json.loads(ran.out)["invariants"]
     return {line["invariant"]: line["violations"] for line in lines if line["violations"]}

@@ -34,7 +34,7 @@ def a_body(command: list[str], cpu: str = "50m", **fields: Any) -> Json:
     }
 
 
-class Before:
+class LostSystem:
     """What was in the lost system."""
 
     def __init__(self) -> None:
@@ -45,10 +45,10 @@ class Before:
 
 
 @pytest.fixture(scope="module")
-def backup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Before]:
+def backup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LostSystem]:
     """A system with an ended, a running, three ordered waiting, and a cancelled allocation; then it is removed."""
     file = tmp_path_factory.mktemp("backup") / "slipway.jsonl.gz"
-    before = Before()
+    before = LostSystem()
     with running_stack(tmp_path_factory.mktemp("lost") / "data", nodes=1, cpus=2) as stack:
         keyed = {"Idempotency-Key": "nightly-1"}
         done = a_body(["python", "-c", "import sys; sys.exit(3)"])
@@ -77,7 +77,7 @@ def backup(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Before]:
 
 
 @pytest.fixture(scope="module")
-def restored(backup: tuple[Path, Before], tmp_path_factory: pytest.TempPathFactory) -> Generator[RunningStack]:
+def restored(backup: tuple[Path, LostSystem], tmp_path_factory: pytest.TempPathFactory) -> Generator[RunningStack]:
     """An empty cluster into which the backup is restored; its services start afterwards."""
     file, _ = backup
     with running_stack(tmp_path_factory.mktemp("fresh") / "data", nodes=1, cpus=2) as stack:
@@ -110,17 +110,17 @@ def waiting(stack: RunningStack) -> list[str]:
     return [item["name"] for item in items]
 
 
-def told_of(stack: RunningStack, id_: str) -> list[int]:
+def seqs_in_stream(stack: RunningStack, id_: str) -> list[int]:
     """The seqs in the stream of an allocation."""
     return [entry["seq"] for entry in stack.stream_of(id_)]
 
 
-def test_the_file_is_for_its_owner_only(backup: tuple[Path, Before]) -> None:
+def test_the_file_is_for_its_owner_only(backup: tuple[Path, LostSystem]) -> None:
     """The file may contain keys."""
     assert stat.S_IMODE(os.stat(backup[0]).st_mode) == 0o600
 
 
-def test_what_had_ended_is_as_it_was(backup: tuple[Path, Before], restored: RunningStack) -> None:
+def test_ended_allocations_are_restored_unchanged(backup: tuple[Path, LostSystem], restored: RunningStack) -> None:
     """History, exit codes, result and user are unchanged; the old id finds the allocation; its stream is complete
     again."""
     _, before = backup
@@ -132,11 +132,11 @@ def test_what_had_ended_is_as_it_was(backup: tuple[Path, Before], restored: Runn
         assert (now["name"], now["user"]) == (was["name"], was["user"])
         assert now["id"] != was["id"]
         seqs = [entry["seq"] for entry in was["status"]["transitions"]]
-        wait_until(lambda id_=now["id"], seqs=seqs: told_of(restored, id_) == seqs, "its stream is complete")
+        wait_until(lambda id_=now["id"], seqs=seqs: seqs_in_stream(restored, id_) == seqs, "its stream is complete")
     assert restored.view(before.ids["failed"])["status"]["ranks"][0]["exitCode"] == 3
 
 
-def test_what_ran_begins_its_next_attempt(backup: tuple[Path, Before], restored: RunningStack) -> None:
+def test_running_allocations_start_their_next_attempt(backup: tuple[Path, LostSystem], restored: RunningStack) -> None:
     """It restarts once, without a counted restart, and runs to its end; attempt and seq have only risen."""
     _, before = backup
     was = before.views["runs"]
@@ -151,7 +151,7 @@ def test_what_ran_begins_its_next_attempt(backup: tuple[Path, Before], restored:
     assert [each for _, each in told].count("restarted") == 1
 
 
-def test_what_waited_waits_in_its_order(backup: tuple[Path, Before], restored: RunningStack) -> None:
+def test_waiting_allocations_keep_their_order(backup: tuple[Path, LostSystem], restored: RunningStack) -> None:
     """A waiting allocation starts when resources are free."""
     _, before = backup
     assert len(before.order) == 3
@@ -159,7 +159,7 @@ def test_what_waited_waits_in_its_order(backup: tuple[Path, Before], restored: R
     assert all(restored.view(before.ids[name])["phase"] == "Pending" for name in ("first", "second", "third"))
 
 
-def test_a_key_keeps_its_meaning(backup: tuple[Path, Before], restored: RunningStack) -> None:
+def test_a_key_keeps_its_meaning(backup: tuple[Path, LostSystem], restored: RunningStack) -> None:
     """The same request returns the same allocation; another body is refused."""
     _, before = backup
     body = a_body(["python", "-c", "import sys; sys.exit(3)"])
@@ -169,7 +169,7 @@ def test_a_key_keeps_its_meaning(backup: tuple[Path, Before], restored: RunningS
     assert answer.json()["name"] == before.views["failed"]["name"]
 
 
-def test_usage_and_templates_are_back(backup: tuple[Path, Before], restored: RunningStack) -> None:
+def test_usage_and_templates_are_back(backup: tuple[Path, LostSystem], restored: RunningStack) -> None:
     """Ended allocations are counted once, not again."""
     _, before = backup
     restored.wait_for(before.ids["runs"], "Terminated")
@@ -178,7 +178,7 @@ def test_usage_and_templates_are_back(backup: tuple[Path, Before], restored: Run
     assert [item["name"] for item in items] == ["team"]
 
 
-def test_an_id_of_nobody(restored: RunningStack) -> None:
+def test_an_unknown_id(restored: RunningStack) -> None:
     """An unknown former id is not found."""
     with pytest.raises(NotFoundError):
         restored.ask(lambda api: api.get("/allocations/waits-first-00000000"))

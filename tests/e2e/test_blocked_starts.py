@@ -72,7 +72,7 @@ def stubborn(stack: RunningStack, name: str) -> str:
 
 
 @pytest.mark.parametrize(("name", "how"), [("forced", ["--force"]), ("graceless", ["--grace", "0s"])])
-def test_a_kill_in_a_hurry_does_not_wait_for_the_grace(stack: RunningStack, name: str, how: list[str]) -> None:
+def test_a_forced_kill_does_not_wait_for_the_grace(stack: RunningStack, name: str, how: list[str]) -> None:
     """`--force` and `--grace 0s` end it at once."""
     id_ = stubborn(stack, name)
     assert stack.command("kill", id_, *how, "--wait").code == 0

@@ -39,7 +39,7 @@ def canary(what: str) -> str:
     return f"canary-{what}-{secrets.token_hex(8)}"
 
 
-class Life(NamedTuple):
+class StackWithSecrets(NamedTuple):
     """A stack in which all secrets are planted. `planted`: {kind of secret: its text}; `said`: the answers."""
 
     stack: RunningStack
@@ -50,7 +50,7 @@ class Life(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def life(tmp_path_factory: pytest.TempPathFactory) -> Generator[Life]:
+def life(tmp_path_factory: pytest.TempPathFactory) -> Generator[StackWithSecrets]:
     folder = tmp_path_factory.mktemp("canaries")
     (folder / "client").write_text("the secret of the web client", "utf-8")
     reader = folder / "reader"
@@ -99,10 +99,10 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Generator[Life]:
                 "mistyped token": canary("mistyped"),
                 "code of a link": canary("code"),
             }
-            yield Life(stack, issuer, spans, planted, {})
+            yield StackWithSecrets(stack, issuer, spans, planted, {})
 
 
-def call(life: Life, method: str, path: str, **options: Any) -> httpx2.Response:
+def call(life: StackWithSecrets, method: str, path: str, **options: Any) -> httpx2.Response:
     """Call the api and store the answer for the search."""
     headers = {**life.stack.headers, **options.pop("headers", {})}
     url = f"{life.stack.url}{path}"
@@ -112,7 +112,7 @@ def call(life: Life, method: str, path: str, **options: Any) -> httpx2.Response:
     return answer
 
 
-def launches(life: Life) -> str:
+def launches(life: StackWithSecrets) -> str:
     """Launch an allocation with a secret value that fails; send bodies with a secret where it is refused."""
     value = life.planted["secret value of a launch"]
     body = {
@@ -145,7 +145,7 @@ def launches(life: Life) -> str:
     return id_
 
 
-def webhooks(life: Life) -> None:
+def webhooks(life: StackWithSecrets) -> None:
     """Add a webhook whose receiver does not answer; change it, try it, bury its events; send refused addresses and
     keys."""
     planted = life.planted
@@ -180,7 +180,7 @@ def webhooks(life: Life) -> None:
         call(life, "PATCH", "/api/v1/webhooks/w", json=each)
 
 
-def sign_ins(life: Life) -> None:
+def sign_ins(life: StackWithSecrets) -> None:
     """Sign in at the issuer, by a link and by a token, with wrong secrets of each; then log out."""
     stack, planted = life.stack, life.planted
     own = str(httpx2.URL(stack.link("/")).copy_with(path="/", query=None)).rstrip("/")
@@ -222,7 +222,7 @@ def forms(text: str) -> set[str]:
     return {text, base64.b64encode(text.encode()).decode().rstrip("=")}
 
 
-def test_no_secret_is_where_secrets_do_not_belong(life: Life, tmp_path: Path) -> None:
+def test_no_secret_is_where_secrets_do_not_belong(life: StackWithSecrets, tmp_path: Path) -> None:
     """Redis, ConfigMaps, Events, custom resources, debug logs, traces, metrics, addresses, backups, refusals, pages
     and outputs of commands contain no secret."""
     id_ = launches(life)
@@ -239,7 +239,7 @@ def test_no_secret_is_where_secrets_do_not_belong(life: Life, tmp_path: Path) ->
     assert (tmp_path / "backup.gz").stat().st_mode & 0o077 == 0
 
 
-def _found(life: Life, id_: str, folder: Path) -> list[tuple[str, str]]:
+def _found(life: StackWithSecrets, id_: str, folder: Path) -> list[tuple[str, str]]:
     places = [*all_places(life.stack, id_, folder), *life.said.items()]
     assert len(places) > 100
     looked_for = [(what, form) for what, text in life.planted.items() for form in forms(text)]
@@ -247,7 +247,7 @@ def _found(life: Life, id_: str, folder: Path) -> list[tuple[str, str]]:
     return [(place, what) for place, text in places for what, form in looked_for if form in text or form in place]
 
 
-def test_the_canaries_are_real(life: Life) -> None:
+def test_the_planted_secrets_are_in_use(life: StackWithSecrets) -> None:
     """The product really uses them: the keys decrypt sealed data, and the passwords give access."""
     assert Fernet(life.planted["key of sessions"].encode())
     assert call(life, "GET", "/api/v1/me").status_code == 200

@@ -156,7 +156,7 @@ def test_every_block_is_run_or_says_where_it_is() -> None:
     assert len(HERE) > len(BLOCKS) / 2
 
 
-def test_what_stands_for_words_of_a_page_stands_on_one(tmp_path: Path) -> None:
+def test_each_placeholder_of_a_page_occurs_on_a_page(tmp_path: Path) -> None:
     """A substitution that no page needs is removed."""
     text = "\n".join(block.text for block in HERE)
     instead = documented_commands.here(tmp_path, "http://127.0.0.1:1")

@@ -108,7 +108,7 @@ def test_a_client_can_not_choose_the_target(stack: RunningStack, shell: str, pat
 
 
 @pytest.mark.parametrize("path", ["//evil.example/..", "/%2f%2fevil.example", "/..//evil.example", "/\\evil.example"])
-def test_nobody_is_sent_elsewhere(stack: RunningStack, shell: str, path: str) -> None:
+def test_no_redirect_leaves_the_origin(stack: RunningStack, shell: str, path: str) -> None:
     """No path redirects to another site."""
     for asked in (path, f"/proxy/{shell}{path}", f"/proxy/{shell[:-2]}{path}"):
         where: str = get(stack, asked).headers.get("location", "/")

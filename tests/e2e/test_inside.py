@@ -98,7 +98,7 @@ def body(stack: RunningStack, marks: Path, program: str, ranks: int = 4, **field
     }
 
 
-def told(marks: Path, name: str, ranks: int = 4, attempt: int = 1) -> list[Any]:
+def notes_of(marks: Path, name: str, ranks: int = 4, attempt: int = 1) -> list[Any]:
     """The notes of the ranks, once all have written one."""
     files = [marks / f"{name}.{attempt}.{rank}" for rank in range(ranks)]
     wait_until(lambda: all(file.exists() for file in files), f"{name} of all ranks", timeout_s=60)
@@ -114,13 +114,13 @@ def test_ranks_exchange_data(stack: RunningStack, marks: Path) -> None:
     """All ranks get all data, in rank order, through both replicas. A rank whose client is killed joins again under
     its name, a late call is answered at once, and then the ranks are ready."""
     id_ = stack.launch(body(stack, marks, EXCHANGE))
-    assert told(marks, "first") == [[{"rank": rank} for rank in range(4)]] * 4
+    assert notes_of(marks, "first") == [[{"rank": rank} for rank in range(4)]] * 4
     wait_until(lambda: stack.view(id_)["ready"], "ready, because they have met")
     wait_until(lambda: seats(stack, id_, "again") == 4 or (marks / "restart").touch(), "the client of rank 3 is killed")
-    assert told(marks, "again") == [[f"rank {rank}" for rank in range(4)]] * 4
+    assert notes_of(marks, "again") == [[f"rank {rank}" for rank in range(4)]] * 4
     (marks / "go").touch()
-    assert told(marks, "late") == [[{"rank": rank} for rank in range(4)]] * 4
-    hosts = told(marks, "peers")
+    assert notes_of(marks, "late") == [[{"rank": rank} for rank in range(4)]] * 4
+    hosts = notes_of(marks, "peers")
     assert [rank for rank, _ in hosts[0]] == [0, 1, 2, 3]
     assert hosts == [hosts[0]] * 4
     assert stack.wait_for(id_, "Terminated")["result"] == "Succeeded"
@@ -142,11 +142,11 @@ def test_a_gathering_outlives_the_loss_of_parts(stack: RunningStack, marks: Path
         case _:
             stack.kill(fault)
     (marks / "go").touch()
-    assert told(marks, "met") == [[0, 1, 2, 3]] * 4
+    assert notes_of(marks, "met") == [[0, 1, 2, 3]] * 4
     assert stack.wait_for(id_, "Terminated")["result"] == "Succeeded"
 
 
-def test_who_is_missing_is_said(stack: RunningStack, marks: Path) -> None:
+def test_missing_participants_are_named(stack: RunningStack, marks: Path) -> None:
     """The command ends with 124 and the message of the api, which names the missing rank."""
     gather = "python -m slipway.inside allgather 1 --timeout 1 2>$MARKS/said; echo $? >$MARKS/code"
     script = f"if [ $SLIPWAY_RANK = 0 ]; then {gather}; fi"
@@ -161,10 +161,10 @@ def test_an_eviction_is_heard_answered_and_requeued(stack: RunningStack, marks: 
     """Every rank reads the scheduler's stop like a user's. Acknowledged and ended with 0, the attempt is Preempted,
     and the next one follows."""
     id_ = stack.launch(body(stack, marks, SAVES, 2, preemptible=True))
-    told(marks, "hears", 2)
+    notes_of(marks, "hears", 2)
     wait_until(lambda: stack.view(id_)["ready"], "ready")
     evict(stack, id_)
-    asked = told(marks, "asked", 2)
+    asked = notes_of(marks, "asked", 2)
     assert [(each["reason"], each["requeue"], bool(each["deadline"])) for each in asked] == [
         ("Preempted", True, True)
     ] * 2
@@ -192,7 +192,7 @@ def evict(stack: RunningStack, id_: str) -> None:
     wait_until(written, "the stop is written")
 
 
-def test_a_program_that_knows_nothing_of_us(stack: RunningStack) -> None:
+def test_a_program_without_our_client_runs_unchanged(stack: RunningStack) -> None:
     """`run` reports for the program that it is ready, by a line of its log, and passes a preemption on as a signal."""
     command = ["python", "-m", "slipway.inside", "run", "--ready-when", "^Listening on", "--preempt-signal", "USR1"]
     id_ = stack.launch({"kind": "training", "image": "local", "command": [*command, "--", "sh", "-c", SERVES]})
@@ -209,7 +209,7 @@ def test_a_token_opens_what_is_its_own(stack: RunningStack, marks: Path) -> None
     others.mkdir()
     hold = RANK + 'wait_for("go")\n'
     ids = [stack.launch(body(stack, folder, hold, 1)) for folder in (marks, others)]
-    token = told(marks, "token", 1)[0]
+    token = notes_of(marks, "token", 1)[0]
     own, other = (f"/api/v1/allocations/{id_}/signals/preemption" for id_ in ids)
 
     def ask(base: str, path: str, bearer: str = "") -> httpx2.Response:
@@ -234,16 +234,16 @@ def test_a_token_opens_what_is_its_own(stack: RunningStack, marks: Path) -> None
     assert [file.name for file in written if secret in file.read_text(errors="replace")] == []
 
 
-def test_a_pause_of_the_doors(stack: RunningStack, marks: Path) -> None:
+def test_a_pause_of_the_tasks_port(stack: RunningStack, marks: Path) -> None:
     """While every replica of the api is frozen calls wait, and nothing is lost."""
     program = RANK + 'note("there", 1)\nwait_for("go")\nme.progress(0.5)\nme.ready()\nnote("met", me.allgather(rank))\n'
     id_ = stack.launch(body(stack, marks, program, 2))
-    told(marks, "there", 2)
+    notes_of(marks, "there", 2)
     for name in ("api", "api-1"):
         stack.stack.kill(name, signal.SIGSTOP)
     (marks / "go").touch()
     for name in ("api", "api-1"):
         stack.stack.kill(name, signal.SIGCONT)
-    assert told(marks, "met", 2) == [[0, 1]] * 2
+    assert notes_of(marks, "met", 2) == [[0, 1]] * 2
     view = stack.wait_for(id_, "Terminated")
     assert (view["result"], view["spec"]["signals"]["progress"]) == ("Succeeded", 0.5)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cli import Ran
+from tests.support.cli import CommandResult
 from tests.support.local_stack import ALLOCATION, RunningStack
 from tests.support.names import fresh
 from tests.support.wait import wait_until
@@ -34,11 +34,11 @@ spec:
 """
 
 
-def kubectl(stack: RunningStack, *words: str, text: str = "") -> Ran:
+def kubectl(stack: RunningStack, *words: str, text: str = "") -> CommandResult:
     """Run it against the stack's cluster."""
     argv = ["kubectl", "--kubeconfig", stack.stack.kubeconfig, *words]
     done = subprocess.run(argv, input=text, capture_output=True, text=True, timeout=60, check=False)
-    return Ran(done.returncode, done.stdout, done.stderr)
+    return CommandResult(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl here")

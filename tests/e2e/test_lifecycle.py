@@ -48,11 +48,11 @@ def stopped_at(view: Mapping[str, Any]) -> float:
     return parse_time(view["status"]["stop"]["at"])
 
 
-def told(view: Mapping[str, Any]) -> list[str]:
+def event_types(view: Mapping[str, Any]) -> list[str]:
     return [entry["type"] for entry in view["status"]["transitions"]]
 
 
-def test_every_kind_ends_when_nobody_uses_it(stack: RunningStack) -> None:
+def test_every_kind_ends_when_it_is_idle(stack: RunningStack) -> None:
     """An allocation ends one timeout after its last use, reported or through the proxy, though every process is
     killed meanwhile."""
     kinds = ("notebook", "shell", "command", "tensorboard", "training")
@@ -113,12 +113,12 @@ def test_an_administrator_lets_it_run_beyond_its_queue(stack: RunningStack) -> N
     assert stack.command("kill", id_).code == 0
 
 
-def test_what_can_save_its_work_is_told_that_its_time_is_up(stack: RunningStack) -> None:
+def test_a_workload_that_can_checkpoint_is_notified_at_its_limit(stack: RunningStack) -> None:
     """A preemptible, ready allocation is asked to stop (preempting), acknowledges and ends by itself, as TimedOut."""
     id_ = stack.launch(body(["python", "-c", SAVES], preemptible=True, maxRuntime="5s", maxRestarts=3))
     view = stack.wait_for(id_, "Terminated", timeout_s=60)
     assert (view["result"], view["reason"], view["attempt"]) == ("TimedOut", "MaxRuntime", 1)
-    assert ("preempting" in told(view), view["status"]["ranks"][0]["exitCode"]) == (True, 0)
+    assert ("preempting" in event_types(view), view["status"]["ranks"][0]["exitCode"]) == (True, 0)
 
 
 def test_pause_and_resume(stack: RunningStack) -> None:

@@ -14,14 +14,14 @@ import pytest
 
 from slipway.local.stack import StackOptions
 from slipway.sdk import address
-from tests.support.cli import Ran
+from tests.support.cli import CommandResult
 from tests.support.local_stack import RunningStack, cli_words
 from tests.support.names import fresh
 from tests.support.plain_http import NO_TLS
 from tests.support.wait import wait_until
 
 
-class Guarded:
+class TokenStack:
     """A stack in mode `token`, and users with a folder each."""
 
     def __init__(self, stack: RunningStack, tokens: Path, homes: Path) -> None:
@@ -29,14 +29,14 @@ class Guarded:
         self.tokens = tokens
         self.homes = homes
 
-    def run(self, user: str, *words: str, given: str = "") -> Ran:
+    def run(self, user: str, *words: str, given: str = "") -> CommandResult:
         """Run `slipway ...` as a process of that user."""
         env = {name: value for name, value in os.environ.items() if not name.startswith("SLIPWAY_")}
         env |= {"SLIPWAY_CONFIG_DIR": str(self.homes / user), "XDG_STATE_HOME": str(self.homes), "NO_COLOR": "1"}
         done = subprocess.run(
             cli_words(*words), env=env, input=given, capture_output=True, text=True, timeout=90, check=False
         )
-        return Ran(done.returncode, done.stdout, done.stderr)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
 
     def token(self, user: str, *roles: str) -> str:
         """Create a token, and wait until it is valid."""
@@ -52,13 +52,13 @@ class Guarded:
         )
         return token
 
-    def login(self, user: str, *roles: str) -> Ran:
+    def login(self, user: str, *roles: str) -> CommandResult:
         """Create a token for the user and log in with it."""
         return self.run(user, "login", self.stack.url, "--token", "-", given=self.token(user, *roles))
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Generator[Guarded]:
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Generator[TokenStack]:
     base = tmp_path_factory.mktemp("guarded")
     tokens = base / "tokens"
     tokens.mkdir()
@@ -68,12 +68,12 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Generator[Guarded]:
     stack = RunningStack(options)
     try:
         stack.start()
-        yield Guarded(stack, tokens, base / "homes")
+        yield TokenStack(stack, tokens, base / "homes")
     finally:
         stack.stop()
 
 
-def test_login_says_who_one_is_and_every_verb_goes_in(guarded: Guarded) -> None:
+def test_login_says_who_one_is_and_every_verb_goes_in(guarded: TokenStack) -> None:
     """Calls, streams and sockets use the token; the launch is that user's, whatever --user says."""
     assert guarded.run("nobody", "ps", "--server", guarded.stack.url).code == 4
     logged_in = guarded.login("ada", "default=editor")
@@ -94,7 +94,7 @@ def test_login_says_who_one_is_and_every_verb_goes_in(guarded: Guarded) -> None:
     guarded.run("ada", "kill", shell_name)
 
 
-def test_a_viewer_looks_and_changes_nothing(guarded: Guarded) -> None:
+def test_a_viewer_looks_and_changes_nothing(guarded: TokenStack) -> None:
     """The exit code is 4, and the error names the required role."""
     guarded.login("ada", "default=editor")
     stays = fresh("stays")
@@ -107,7 +107,7 @@ def test_a_viewer_looks_and_changes_nothing(guarded: Guarded) -> None:
     guarded.run("ada", "kill", stays)
 
 
-def test_others_find_nothing(guarded: Guarded) -> None:
+def test_other_users_find_nothing(guarded: TokenStack) -> None:
     """Objects of a workspace are not found for users of another one, rather than forbidden."""
     guarded.login("ada", "default=editor")
     hidden = fresh("hidden")
@@ -122,7 +122,7 @@ def test_others_find_nothing(guarded: Guarded) -> None:
     guarded.run("ada", "kill", hidden)
 
 
-def test_what_is_revoked_is_out(guarded: Guarded) -> None:
+def test_a_revoked_token_is_refused(guarded: TokenStack) -> None:
     """A token is refused within seconds after it was revoked, without a restart; the folder lists the tokens."""
     token = guarded.token("rex", "default=editor")
     assert guarded.run("rex", "login", guarded.stack.url, "--token", "-", given=token).code == 0

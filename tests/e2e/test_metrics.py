@@ -195,7 +195,7 @@ def test_every_panel_shows_something(prometheus: Prometheus) -> None:
     assert empty == []
 
 
-def test_what_waits_why_since_when(worked: RunningStack, prometheus: Prometheus) -> None:
+def test_metrics_show_what_waits_why_and_since_when(worked: RunningStack, prometheus: Prometheus) -> None:
     """The overview shows two waiting, one held and one too large allocation, each in its queue, with its creation
     time."""
     overview = {panel.title: panel.queries[0][0] for row in BOARDS[0].rows.values() for panel in row}

@@ -175,7 +175,7 @@ def status_of(listener: Listener, method: str, path: str, *fields: str, body: st
     return int(answer_of(listener, method, path, *fields, body=body).split(None, 2)[1])
 
 
-class Busy(NamedTuple):
+class BusyStack(NamedTuple):
     """A stack with a running allocation of each kind; `ids` by kind."""
 
     stack: RunningStack
@@ -183,7 +183,7 @@ class Busy(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def busy(stack: RunningStack) -> Busy:
+def busy(stack: RunningStack) -> BusyStack:
     """An allocation of each kind runs, and the notebook has a kernel."""
     ids = {kind: stack.launch({"kind": kind}) for kind in ("notebook", "shell", "tensorboard")}
     gang = {"kind": "training", "image": "local", "command": ["sleep", "600"], "ranks": [{"name": "w", "count": 2}]}
@@ -201,10 +201,10 @@ def busy(stack: RunningStack) -> Busy:
         "a kernel to listen",
         timeout_s=60,
     )
-    return Busy(stack, ids)
+    return BusyStack(stack, ids)
 
 
-def test_every_listener_of_every_process_is_closed(busy: Busy) -> None:
+def test_every_listener_of_every_process_is_closed(busy: BusyStack) -> None:
     """Each socket that accepts connections is on a loopback address and refuses a client without a token, or with a
     wrong one, except those listed with a reason. A new listener fails here until it is in a table above."""
     found = listeners(busy.stack)
@@ -221,14 +221,14 @@ def test_every_listener_of_every_process_is_closed(busy: Busy) -> None:
                 assert status in (401, 403), (each, credential)
 
 
-def test_the_page_has_a_row_for_each(busy: Busy) -> None:
+def test_the_security_page_has_a_row_for_each_listener(busy: BusyStack) -> None:
     """Every listener that runs here is in the page's table of what protects local mode."""
     rows = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| ")]
     for what in {each.what for each in listeners(busy.stack)}:
         assert any(row.startswith(f"| {SAID[what]}") for row in rows), what
 
 
-def test_every_socket_file_is_in_a_folder_of_this_account(busy: Busy) -> None:
+def test_every_socket_file_is_in_a_folder_of_this_account(busy: BusyStack) -> None:
     """No other account may connect to the socket files of Valkey and of kernels. Abstract names would be open to
     every account."""
     found = socket_files(busy.stack)
@@ -236,7 +236,7 @@ def test_every_socket_file_is_in_a_folder_of_this_account(busy: Busy) -> None:
     assert [name for name in found if not name.startswith("/") or not is_private(Path(name))] == []
 
 
-def test_nothing_listens_to_datagrams(busy: Busy) -> None:
+def test_nothing_listens_to_datagrams(busy: BusyStack) -> None:
     """Neither the system nor its workloads listen to datagrams."""
     inodes = {inode: what for pid, what in processes(busy.stack).items() for inode in sockets_of(pid)}
     found = [inodes[fields[9]] for table in ("udp", "udp6") for fields in rows_of(table) if fields[9] in inodes]
@@ -305,7 +305,7 @@ def test_no_secret_is_on_a_command_line(stack: RunningStack) -> None:
         assert stack.stack.token not in Path(f"/proc/{child.pid}/cmdline").read_text("utf-8"), child.name
 
 
-def test_no_token_of_workloads_is_on_a_command_line(busy: Busy) -> None:
+def test_no_token_of_workloads_is_on_a_command_line(busy: BusyStack) -> None:
     """The proxy sends the token to notebooks and shells, where it would allow to run commands."""
     said = (busy.stack.folder / "workload-token").read_text()
     for pid in processes(busy.stack):

@@ -47,7 +47,7 @@ def test_an_exit_code_that_is_not_counted_is_tried_again(stack: RunningStack) ->
     assert view["message"] == "rank 1: exit code 64; failurePolicy.rules[1] says ignore"
 
 
-def test_it_has_succeeded_when_enough_ranks_have(stack: RunningStack) -> None:
+def test_an_allocation_succeeds_when_enough_ranks_have(stack: RunningStack) -> None:
     """The other ranks are ended."""
     roles = [role("driver", ENDS), role("worker", STAYS, count=2)]
     view = ended(stack, ranks=roles, successPolicy={"targets": [{"role": "driver"}]})

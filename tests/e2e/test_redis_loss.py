@@ -95,7 +95,7 @@ def server_of(stack: RunningStack) -> int:
 
 
 @pytest.mark.parametrize("breaks", [full, read_only, hung, trimmed])
-def test_a_server_that_can_not_delays_and_loses_nothing(
+def test_a_server_that_refuses_writes_delays_work_and_loses_nothing(
     stack: RunningStack, marks: Path, breaks: Callable[[RunningStack], None]
 ) -> None:
     """A gang is launched, runs and ends meanwhile; afterwards its stream becomes complete without help."""

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.support.cli import Ran
+from tests.support.cli import CommandResult
 from tests.support.local_stack import RunningStack
 from tests.support.wait import wait_until
 
@@ -82,6 +82,6 @@ def test_without_redis_there_is_a_file(stack: RunningStack, tmp_path: Path) -> N
         subprocess.run(argv, env=env, capture_output=True, timeout=60, check=True)
     finally:
         stack.resume("scheduler")
-    ran: Ran = stack.command("replay", str(tmp_path / "log"))
+    ran: CommandResult = stack.command("replay", str(tmp_path / "log"))
     assert (ran.code, "reproduced bit for bit" in ran.out) == (0, True), ran.err
     stack.wait_for(id_, "Terminated")

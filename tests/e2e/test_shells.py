@@ -20,7 +20,7 @@ from tests.support.local_stack import RunningStack, cli_words
 from tests.support.names import fresh
 from tests.support.plain_http import NO_TLS
 from tests.support.ports import free_port
-from tests.support.terminals import Person, at_terminal
+from tests.support.terminals import TerminalUser, at_terminal
 from tests.support.wait import DEADLINE_S, wait_until
 
 DETACH = "\x1d"
@@ -36,7 +36,7 @@ def shell(stack: RunningStack) -> Generator[str]:
 
 
 @contextmanager
-def opened(stack: RunningStack, *words: str, **env: str) -> Generator[Person]:
+def opened(stack: RunningStack, *words: str, **env: str) -> Generator[TerminalUser]:
     """`slipway shell ...` on a terminal."""
     with at_terminal(cli_words("shell", *words), {**stack.cli_environment(), **env}) as person:
         yield person
@@ -102,7 +102,7 @@ def test_kill_9_of_the_api_in_between(stack: RunningStack, shell: str) -> None:
     assert seen.count("typed-while-away") == 1
 
 
-def test_everything_is_killed_in_turn(stack: RunningStack, shell: str) -> None:
+def test_a_session_survives_a_kill_of_each_service(stack: RunningStack, shell: str) -> None:
     """Every service, the nodes' process, the cluster and Redis fail in turn: the session and its output are not
     affected."""
     with opened(stack, "open", shell) as person:
@@ -201,7 +201,7 @@ def test_what_can_not_be_opened(stack: RunningStack, shell: str) -> None:
     assert (over.code, "nothing to open" in over.err) == (1, True)
 
 
-def test_only_what_passes_is_use(stack: RunningStack) -> None:
+def test_only_traffic_counts_as_activity(stack: RunningStack) -> None:
     """An open connection without traffic does not keep a shell alive; typed input does."""
     id_ = stack.launch({"kind": "shell", "idleTimeout": "8s"})
     wait_until(lambda: stack.view(id_)["ready"], "the shell to listen")
@@ -219,7 +219,7 @@ def test_only_what_passes_is_use(stack: RunningStack) -> None:
     assert (ended["result"], ended["reason"]) == ("TimedOut", "IdleTimeout")
 
 
-def test_the_pods_processes_go_with_it(stack: RunningStack) -> None:
+def test_the_processes_of_a_pod_end_with_it(stack: RunningStack) -> None:
     """Processes that were started in a session end with the pod."""
     id_ = stack.launch({"kind": "shell"})
     wait_until(lambda: stack.view(id_)["ready"], "the shell to listen")

@@ -194,7 +194,7 @@ def test_the_container_is_in_it(stack: RunningStack, collected: Collected) -> No
     )
 
 
-def test_what_is_not_sampled_is_nowhere(stack: RunningStack, collected: Collected) -> None:
+def test_an_unsampled_trace_is_not_stored(stack: RunningStack, collected: Collected) -> None:
     """A client that does not record its trace causes no span of ours, in any service."""
     trace = uuid4().hex
     headers = {**stack.headers, "traceparent": f"00-{trace}-{CLIENT_SPAN}-00"}

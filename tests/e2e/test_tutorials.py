@@ -73,6 +73,6 @@ def test_every_tutorial_is_found_and_shows_what_it_prints() -> None:
         ("x-e7242a7a: on", "x-e7242a7b: on", True),
     ],
 )
-def test_what_is_shown_is_held_loosely(shown: str, printed: str, is_held: bool) -> None:
+def test_shown_output_is_compared_loosely(shown: str, printed: str, is_held: bool) -> None:
     """Ids, and the parts that `...` replaces, may differ; words may not."""
     assert (documented.missing(Step(1, "x", (shown,)), printed) == []) is is_held

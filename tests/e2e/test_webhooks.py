@@ -30,7 +30,7 @@ def ended(receiver: Receiver, *ids: str, timeout_s: float = 60.0) -> None:
     wait_until(lambda: all("terminated" in receiver.of(id_) for id_ in ids), "all ends told", timeout_s=timeout_s)
 
 
-def all_told(stack: RunningStack, receiver: Receiver, *ids: str, timeout_s: float = 60.0) -> None:
+def wait_until_delivered(stack: RunningStack, receiver: Receiver, *ids: str, timeout_s: float = 60.0) -> None:
     """Wait until every transition of each, to the last, has reached the receiver."""
     for id_ in ids:
         seqs = set(range(1, stack.wait_for(id_, "Terminated", timeout_s=timeout_s)["status"]["seq"] + 1))
@@ -54,7 +54,7 @@ def test_a_receiver_is_told_everything_once_in_order_and_signed(stack: RunningSt
         assert [event["data"]["seq"] for event in receiver.got if event["subject"] == id_] == list(
             range(1, len(types) + 1)
         )
-    all_told(stack, receiver, *ids)
+    wait_until_delivered(stack, receiver, *ids)
     assert receiver.refused == []
     for log in (stack.folder / "logs").glob("*.log"):
         text = log.read_text("utf-8", errors="replace")
@@ -70,7 +70,7 @@ def test_an_api_that_is_killed_loses_no_event(stack: RunningStack, receiver: Rec
         ids.append(stack.launch({"kind": "command", "command": ["true"]}))
         stack.kill("api")
         time.sleep(0.4)
-    all_told(stack, receiver, *ids)
+    wait_until_delivered(stack, receiver, *ids)
 
 
 def test_a_redis_that_is_emptied_loses_no_event(stack: RunningStack, receiver: Receiver, marks: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_redis_that_is_emptied_loses_no_event(stack: RunningStack, receiver: R
         client.flushall()
     (marks / "go").touch()
     let_go(marks)
-    all_told(stack, receiver, id_, timeout_s=90.0)
+    wait_until_delivered(stack, receiver, id_, timeout_s=90.0)
 
 
 def test_what_a_receiver_refuses_is_a_dead_letter_that_is_sent_again(stack: RunningStack, receiver: Receiver) -> None:

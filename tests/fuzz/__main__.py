@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.fuzz.surface import Operated, Report, fuzz, ground
+from tests.fuzz.surface import OperationAnswers, Report, fuzz, running_target
 
 PROBLEM = 400
 
@@ -33,7 +33,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _surface(options: argparse.Namespace) -> int:
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, ground(Path(folder) / "data") as (stack, known):
+    with tempfile.TemporaryDirectory() as folder, running_target(Path(folder) / "data") as (stack, known):
         report = fuzz(stack, known, cases=options.cases, rounds=options.rounds, start=options.seed, tell=_dot)
     print(file=sys.stderr)
     print(f"{'operation':<52} {'cases':>6} {'2xx':>5} {'4xx':>6} {'slowest':>8}")
@@ -47,7 +47,7 @@ def _surface(options: argparse.Namespace) -> int:
     return 1 if report.findings or played < options.least else 0
 
 
-def _dot(_operated: Operated) -> None:
+def _dot(_answered: OperationAnswers) -> None:
     print(".", end="", file=sys.stderr, flush=True)
 
 

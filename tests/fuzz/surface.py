@@ -44,7 +44,7 @@ _accepts: Any = vars(checks)["positive_data_acceptance"]
 STREAMS = ("/events", "/logs")
 
 
-class Operated(msgspec.Struct, kw_only=True):
+class OperationAnswers(msgspec.Struct, kw_only=True):
     """The answers of one operation."""
 
     label: str
@@ -59,7 +59,7 @@ class Operated(msgspec.Struct, kw_only=True):
 class Report(msgspec.Struct, kw_only=True):
     """The findings of a run. `rss_mib`: the memory of the api after each round."""
 
-    operations: dict[str, Operated] = {}
+    operations: dict[str, OperationAnswers] = {}
     rss_mib: list[float] = []
 
     @property
@@ -71,7 +71,7 @@ class Report(msgspec.Struct, kw_only=True):
 
 
 @contextmanager
-def ground(folder: Path) -> Generator[tuple[RunningStack, dict[str, list[str]]]]:
+def running_target(folder: Path) -> Generator[tuple[RunningStack, dict[str, list[str]]]]:
     """A stack with objects of every kind, and {parameter: existing names}.
 
     Random launches never start, because the only node accepts no new pods.
@@ -96,7 +96,7 @@ def ground(folder: Path) -> Generator[tuple[RunningStack, dict[str, list[str]]]]
         yield stack, {"id": ids, "pool": ["default"], "name": names, "rank": ["0", "1"]}
 
 
-class Ground(NamedTuple):
+class KnownNames(NamedTuple):
     """The existing names, the credentials of every call, and those of a viewer."""
 
     known: dict[str, list[str]]
@@ -113,7 +113,7 @@ def fuzz(
     cases: int,
     rounds: int,
     start: int,
-    tell: Callable[[Operated], None] = lambda _operated: None,
+    tell: Callable[[OperationAnswers], None] = lambda _answered: None,
 ) -> Report:
     """Call every operation `rounds` times with `cases` cases each; an equal `start` draws equal cases.
 
@@ -122,14 +122,16 @@ def fuzz(
     schema: Any = schemathesis.openapi.from_url(f"{stack.url}/openapi.json")
     operations = _ordered(found.ok() for found in schema.exclude(path="/api/v1/events").get_all_operations())
     report, pid = Report(), stack.pid("api")
-    laid = Ground(known, stack.headers, a_viewer(stack), httpx2.Client(verify=NO_TLS, trust_env=False, timeout=CALL_S))
+    laid = KnownNames(
+        known, stack.headers, a_viewer(stack), httpx2.Client(verify=NO_TLS, trust_env=False, timeout=CALL_S)
+    )
     for round_ in range(rounds):
         for operation in operations:
-            operated = report.operations.setdefault(operation.label, Operated(label=operation.label))
-            _play(operation, laid, operated, cases=cases, start=start + round_)
-            tell(operated)
+            answered = report.operations.setdefault(operation.label, OperationAnswers(label=operation.label))
+            _play(operation, laid, answered, cases=cases, start=start + round_)
+            tell(answered)
             if stack.pid("api") != pid:
-                operated.findings.append(f"the api died: {stack.log_tail('api')[-2000:]}")
+                answered.findings.append(f"the api died: {stack.log_tail('api')[-2000:]}")
                 pid = stack.pid("api")
         _tidy(stack, keep=set(known["id"]))
         report.rss_mib.append(round(_rss_mib(pid), 1))
@@ -154,7 +156,7 @@ def _ordered(operations: Iterable[Any]) -> list[Any]:
     return sorted(operations, key=lambda operation: any(word in operation.label for word in LAST))
 
 
-def _play(operation: Any, laid: Ground, operated: Operated, *, cases: int, start: int) -> None:
+def _play(operation: Any, laid: KnownNames, answered: OperationAnswers, *, cases: int, start: int) -> None:
     chance = random.Random(f"{start}-{operation.label}")
 
     @seed(start)
@@ -167,13 +169,13 @@ def _play(operation: Any, laid: Ground, operated: Operated, *, cases: int, start
     )
     @given(case=operation.as_strategy())
     def play(case: Any) -> None:
-        if len(operated.findings) < FINDINGS_MAX:
-            _call(case, laid, chance, operated)
+        if len(answered.findings) < FINDINGS_MAX:
+            _call(case, laid, chance, answered)
 
     play()
 
 
-def _call(case: Any, laid: Ground, chance: random.Random, operated: Operated) -> None:
+def _call(case: Any, laid: KnownNames, chance: random.Random, answered: OperationAnswers) -> None:
     known = laid.known
     parameters: dict[str, str] = case.path_parameters or {}
     for name in parameters:
@@ -185,31 +187,31 @@ def _call(case: Any, laid: Ground, chance: random.Random, operated: Operated) ->
         case.query = {**(case.query or {}), "follow": "false"}  # streams have their own tests; here they take time
     if case.path.endswith("/allgather"):
         case.body = _alone(case.body)
-    operated.cases += 1
-    _call_with_less(case, laid, operated)
+    answered.cases += 1
+    _call_with_less(case, laid, answered)
     begun = time.monotonic()
     try:
         response = case.call(timeout=CALL_S, headers=laid.headers)
     except Exception as error:  # noqa: BLE001 - whatever keeps an answer from coming is a finding
-        operated.findings.append(f"no answer: {error!r} to {_shown(case)}")
+        answered.findings.append(f"no answer: {error!r} to {_shown(case)}")
         return
-    operated.slowest_s = max(operated.slowest_s, time.monotonic() - begun)
-    operated.statuses[response.status_code] += 1
+    answered.slowest_s = max(answered.slowest_s, time.monotonic() - begun)
+    answered.statuses[response.status_code] += 1
     if response.status_code >= 500:
-        operated.findings.append(f"{response.status_code} {response.text[:300]} to {_shown(case)}")
+        answered.findings.append(f"{response.status_code} {response.text[:300]} to {_shown(case)}")
         return
     try:
         case.validate_response(response, excluded_checks=[_accepts])
     except BaseExceptionGroup as found:
-        operated.findings += [f"{type(each).__name__} {each} to {_shown(case)}"[:1500] for each in found.exceptions]
+        answered.findings += [f"{type(each).__name__} {each} to {_shown(case)}"[:1500] for each in found.exceptions]
 
 
-def _call_with_less(case: Any, laid: Ground, operated: Operated) -> None:
+def _call_with_less(case: Any, laid: KnownNames, answered: OperationAnswers) -> None:
     """Make the same request without a token or, every other time if that is not enough, as a viewer. It is made
     before the allowed one."""
     name, credential, rule = "no token", dict[str, str](), rule_of(case.method, case.path)
     needs_more = rule.where not in (PermissionScope.PUBLIC, PermissionScope.KNOWN) and rule.ask.role is not Role.VIEWER
-    if needs_more and operated.cases % 2:
+    if needs_more and answered.cases % 2:
         name, credential = "a viewer's token", laid.viewer
     sent: Json = case.as_transport_kwargs()
     own = {name: value for name, value in sent.pop("headers").items() if name.lower() != "authorization"}
@@ -218,11 +220,11 @@ def _call_with_less(case: Any, laid: Ground, operated: Operated) -> None:
     except (httpx2.InvalidURL, httpx2.LocalProtocolError, UnicodeEncodeError):
         return  # one that the client cannot send
     except httpx2.HTTPError as error:
-        operated.findings.append(f"no answer with {name}: {error!r} to {_shown(case)}")
+        answered.findings.append(f"no answer with {name}: {error!r} to {_shown(case)}")
         return
-    operated.lesser += 1
+    answered.lesser += 1
     if not _is_refused(answer, is_known=bool(credential)):
-        operated.findings.append(f"{answer.status_code} with {name}: {answer.text[:200]} to {_shown(case)}")
+        answered.findings.append(f"{answer.status_code} with {name}: {answer.text[:200]} to {_shown(case)}")
 
 
 def _as_httpx(sent: Json) -> Json:

@@ -22,14 +22,14 @@ def _name(decoder: Decoder) -> str:
 
 
 @pytest.mark.parametrize("decoder", DECODERS, ids=_name)
-def test_bytes_that_are_nearly_right(decoder: Decoder) -> None:
+def test_mutated_valid_input(decoder: Decoder) -> None:
     """Mutations of valid input are decoded or refused."""
     for data in mutations(decoder.seeds, 400, seed=1):
         decoder(data)
 
 
 @pytest.mark.parametrize("decoder", DECODERS, ids=_name)
-def test_an_abyss(decoder: Decoder) -> None:
+def test_deeply_nested_input(decoder: Decoder) -> None:
     """A hundred thousand levels are refused like any other invalid input."""
     for data in ABYSSES:
         decoder(data)

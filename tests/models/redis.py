@@ -19,8 +19,8 @@ from slipway.local.valkey import find_bundled_server
 from slipway.streams.memory_server import ServerRefusal
 from tests.models.redis_operations import OPERATIONS as MAIN
 from tests.models.redis_player import Player, Step, is_error
-from tests.models.redis_side_operations import OPERATIONS as SIDES
-from tests.models.redis_sides import LateError, ModelSide, RealSide
+from tests.models.redis_server_operations import OPERATIONS as SIDES
+from tests.models.redis_servers import LateError, ModelServer, RealServer
 from tests.models.report import Report, progress
 from tests.support.clock import FakeClock
 from tests.support.redis import server_process
@@ -50,10 +50,10 @@ class Difference(msgspec.Struct, frozen=True):
     real: str
 
 
-class Bench:
+class RedisComparison:
     """One real server, and models beside it."""
 
-    def __init__(self, url: str, *, model: Callable[[FakeClock], ModelSide] = ModelSide) -> None:
+    def __init__(self, url: str, *, model: Callable[[FakeClock], ModelServer] = ModelServer) -> None:
         self._url, self._model = url, model
         self.answers: Counter[str] = Counter()
 
@@ -67,7 +67,7 @@ class Bench:
 
     async def _play(self, steps: Sequence[Step]) -> Difference | None:
         clock = FakeClock()
-        real = RealSide(self._url, clock)
+        real = RealServer(self._url, clock)
         try:
             await real.prepare()
             await real.flush()
@@ -76,7 +76,7 @@ class Bench:
             await real.aclose()
 
     async def _compare(
-        self, steps: Sequence[Step], clock: FakeClock, model: Player, real: Player, server: RealSide
+        self, steps: Sequence[Step], clock: FakeClock, model: Player, real: Player, server: RealServer
     ) -> Difference | None:
         for place, step in enumerate(steps):
             clock.advance(TICK_S)
@@ -84,23 +84,28 @@ class Bench:
             if step.name == TIME:
                 seconds = step.chance().choice(TIMES_S)
                 clock.advance(seconds)
-                await real.side.pass_time(seconds)
+                await real.compared_server.pass_time(seconds)
                 continue
             asked = [step]
             if step.name == REFUSED:
                 why, asked = _refused(step)
-                await model.side.refuse(why)
-                await real.side.refuse(why)
+                await model.compared_server.refuse(why)
+                await real.compared_server.refuse(why)
             for each in asked:
-                said, answered = [await side.play(each, TABLE[each.name][1]) for side in (model, real)]
+                said, answered = [
+                    await compared_server.play(each, TABLE[each.name][1]) for compared_server in (model, real)
+                ]
                 self.answers["errors" if is_error(said) else "values"] += 1
                 if said != answered:
                     return Difference(place, f"{each.name}: {said}", f"{each.name}: {answered}")
             if step.name == REFUSED:
-                await model.side.refuse(None)
-                await real.side.refuse(None)
+                await model.compared_server.refuse(None)
+                await real.compared_server.refuse(None)
             if (place + 1) % LOOK_EVERY == 0 or place + 1 == len(steps):
-                one, other = await model.side.state(model.label), await real.side.state(real.label)
+                one, other = (
+                    await model.compared_server.state(model.label),
+                    await real.compared_server.state(real.label),
+                )
                 if one != other:
                     keys = [key for key in sorted({*one, *other}) if one.get(key) != other.get(key)]
                     return Difference(
@@ -161,27 +166,28 @@ async def _differ(operations: int, seed: int, case: str) -> Report:
             cases = [(int(case.partition("@")[0]), *benches[0])]
         else:
             cases = [(number, *benches[number % len(benches)]) for number in range(-(-operations // SEQUENCE))]
-        for number, kind, bench in cases:
+        for number, kind, redis_comparison in cases:
             steps = steps_of(seed, number, SEQUENCE if case else min(SEQUENCE, operations - done))
-            found = await bench.play(steps)
+            found = await redis_comparison.play(steps)
             done += len(steps) if found is None else found.place + 1
             if (number + 1) % PROGRESS_EVERY == 0:
                 progress(f"redis: {done} operations, {len(differences)} differences")
             if found is not None:
-                differences.append(await _told(bench, steps, f"{number}@{kind}", seed))
+                differences.append(await _told(redis_comparison, steps, f"{number}@{kind}", seed))
                 if len(differences) == DIFFERENCES_MAX:
                     break
         notes = [
-            f"{kind}: {bench.answers['values'] + bench.answers['errors']} answers compared" for kind, bench in benches
+            f"{kind}: {redis_comparison.answers['values'] + redis_comparison.answers['errors']} answers compared"
+            for kind, redis_comparison in benches
         ]
-        raised = sum(bench.answers["errors"] for _, bench in benches)
+        raised = sum(redis_comparison.answers["errors"] for _, redis_comparison in benches)
         notes.append(f"{len(WEIGHTS)} kinds of operation, {raised} answers were errors of ours, the same on both")
     return Report(operations=done, differences=differences, notes=notes)
 
 
-async def _told(bench: Bench, steps: Sequence[Step], case: str, seed: int) -> str:
-    short = await bench.shorten(steps)
-    found = await bench.play(short)
+async def _told(redis_comparison: RedisComparison, steps: Sequence[Step], case: str, seed: int) -> str:
+    short = await redis_comparison.shorten(steps)
+    found = await redis_comparison.play(short)
     lines = [f"redis: model and server differ (seed {seed}, case {case}), shortest sequence found:"]
     lines += [f"  {step.name} {step.salt}" for step in short]
     if found is not None:
@@ -191,10 +197,12 @@ async def _told(bench: Bench, steps: Sequence[Step], case: str, seed: int) -> st
 
 
 @asynccontextmanager
-async def _benches(wanted: str) -> AsyncGenerator[list[tuple[str, Bench]]]:
+async def _benches(wanted: str) -> AsyncGenerator[list[tuple[str, RedisComparison]]]:
     kinds = [kind for kind in servers() if wanted in ("", kind)]
     if not kinds:
         raise SystemExit("there is no Valkey and no Redis server on this machine")
     async with server_process(kinds[0]) as first, server_process(kinds[-1]) as second:
         urls: list[str] = [first.url, second.url]
-        yield [(kind, Bench(url)) for kind, url in zip(kinds, itertools.islice(urls, len(kinds)), strict=True)]
+        yield [
+            (kind, RedisComparison(url)) for kind, url in zip(kinds, itertools.islice(urls, len(kinds)), strict=True)
+        ]

@@ -1,7 +1,7 @@
 """One side of a differential run: the ports of a server, and the values of their answers that later steps use.
 
 Owns the names of ids: the two servers make different ones, so the n-th id of a stream is called n on both. Must not
-know the operations, which are in `redis_operations.py` and `redis_side_operations.py`.
+know the operations, which are in `redis_operations.py` and `redis_server_operations.py`.
 """
 
 import random
@@ -15,7 +15,7 @@ from slipway.errors import ControlPlaneError, UnavailableError
 from slipway.streams import keys
 from slipway.streams.ports import Claimed, StoredEvent, Streams, WorkStream
 from slipway.streams.webhooks import Delivery, Routable, Webhooks
-from tests.models.redis_sides import Side
+from tests.models.redis_servers import ComparedServer
 from tests.support.redis import an_id
 
 T = TypeVar("T")
@@ -50,9 +50,9 @@ def is_error(answer: object) -> bool:
 class Player:
     """Plays steps on one side."""
 
-    def __init__(self, side: Side) -> None:
-        self.side = side
-        self.streams: Streams = side.connect()
+    def __init__(self, compared_server: ComparedServer) -> None:
+        self.compared_server = compared_server
+        self.streams: Streams = compared_server.connect()
         self.queues: dict[str, WorkStream] = {name: self.streams.work_queue(name) for name in CONSUMERS}
         self.hooks: dict[str, Webhooks] = {name: self.streams.webhooks(name) for name in CONSUMERS}
         self.claims: dict[str, list[Claimed]] = defaultdict(list)

@@ -19,8 +19,8 @@ from pathlib import Path
 from tests.browser.chromium import find as find_browser
 from tests.conformance.cluster.binaries import InstallError, MissingProgramError, ensure_debian
 from tests.node import images
+from tests.node.cluster_folder import ClusterFolder, a_cluster_folder
 from tests.node.nodes import NodeCluster, own_places, unpacked
-from tests.node.place import Place, a_place
 from tests.node.programs import ensure_programs, spaces
 
 SKIPPED = 77
@@ -68,10 +68,10 @@ def main() -> int:
         signal.signal(sign, _interrupt)
     if words.test is None:
         code = 0
-        with a_place() as place, contextlib.suppress(KeyboardInterrupt):
-            argv = ["-m", "tests.node", "--nodes", str(words.nodes), "--inside", str(place.folder)]
-            code = subprocess.run(spaces([sys.executable, *argv]), env=_env(place), check=False).returncode
-        return code or _say_what_is_left([place])
+        with a_cluster_folder() as cluster_folder, contextlib.suppress(KeyboardInterrupt):
+            argv = ["-m", "tests.node", "--nodes", str(words.nodes), "--inside", str(cluster_folder.folder)]
+            code = subprocess.run(spaces([sys.executable, *argv]), env=_env(cluster_folder), check=False).returncode
+        return code or _say_what_is_left([cluster_folder])
     if any(word.startswith("tests/") for word in words.test):
         return _run([words.test])
     return _run([[*part, *words.test] for part in parts()])
@@ -93,13 +93,13 @@ def _run(tests: Sequence[Sequence[str]]) -> int:
     """
     code = 0
     with contextlib.ExitStack() as stack:
-        places = [stack.enter_context(a_place()) for _ in tests]
+        places = [stack.enter_context(a_cluster_folder()) for _ in tests]
         logs = [None, *(stack.enter_context(tempfile.TemporaryFile()) for _ in tests[1:])]
         running: list[subprocess.Popen[bytes]] = []
         try:
-            for place, log, which in zip(places, logs, tests, strict=True):
+            for cluster_folder, log, which in zip(places, logs, tests, strict=True):
                 argv = spaces([sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *which])
-                running.append(subprocess.Popen(argv, env=_env(place), stdout=log, stderr=log))
+                running.append(subprocess.Popen(argv, env=_env(cluster_folder), stdout=log, stderr=log))
             for process in running:
                 code = process.wait() or code
         except KeyboardInterrupt:
@@ -114,12 +114,12 @@ def _run(tests: Sequence[Sequence[str]]) -> int:
     return code or _say_what_is_left(places)
 
 
-def _env(place: Place) -> dict[str, str]:
-    return {**os.environ, "SLIPWAY_NODE_DIR": str(place.folder)}
+def _env(cluster_folder: ClusterFolder) -> dict[str, str]:
+    return {**os.environ, "SLIPWAY_NODE_DIR": str(cluster_folder.folder)}
 
 
-def _say_what_is_left(places: Sequence[Place]) -> int:
-    left = [each for place in places for each in place.left]
+def _say_what_is_left(places: Sequence[ClusterFolder]) -> int:
+    left = [each for cluster_folder in places for each in cluster_folder.left]
     for each in left:
         sys.stderr.write(f"error: left behind: {each}\n")
     return int(bool(left))

@@ -36,10 +36,10 @@ from tests.chaos.run import store_losses
 from tests.chaos.table import Outcome
 from tests.conformance.kubelets.script import PLAY
 from tests.conformance.system.system import a_body
-from tests.node.diary import PLAYER, Diary
-from tests.node.doors import PodDoor
 from tests.node.images import WORKLOAD
 from tests.node.nodes import NodeCluster, RealNode
+from tests.node.pod_port import PodPort
+from tests.node.rank_reports import PLAYER, RankReports
 from tests.support import chart
 from tests.support.chart import NAMESPACE
 
@@ -93,7 +93,7 @@ def dressed(plan: Plan) -> Plan:
     return msgspec.structs.replace(plan, body=body)
 
 
-class Machines:
+class MachineFaults:
     """Injects the faults. Leaving a fault ends it: everything runs again."""
 
     def __init__(self, cluster: NodeCluster, load: Load, history: History) -> None:
@@ -244,12 +244,12 @@ class NodeChaos:
         self._clock = SystemClock()
         self._pace = Pace()
         self._history = History(cluster.control.etcd_url, folder / "history.jsonl")
-        self._doors = [PodDoor(cluster.nodes[0], pod, API_PORT) for pod in api_pods(cluster)]
+        self._doors = [PodPort(cluster.nodes[0], pod, API_PORT) for pod in api_pods(cluster)]
         self._redis = _redis(cluster)
         self._firehose = Firehose(self._redis)
-        self._diary = Diary()
+        self._reports = RankReports()
         self._load = Load([door.url for door in self._doors], seed, self._history, dress=dressed, clients=CLIENTS)
-        self._machines = Machines(cluster, self._load, self._history)
+        self._faults = MachineFaults(cluster, self._load, self._history)
         body = a_body("command", 1, {"runsS": 0.1, "bursts": []})
         probe = dressed(Plan(part=Part.LEAVE, ranks=1, body=body, results=()))
         self._recovery = Recovery(self._history, self._load, self._pace, probe.body, say)
@@ -262,15 +262,15 @@ class NodeChaos:
         await self._history.begin_now()
         listening = [
             asyncio.ensure_future(work)
-            for work in (self._history.run(), self._firehose.run(), self._pace.run(), self._machines.supervise())
+            for work in (self._history.run(), self._firehose.run(), self._pace.run(), self._faults.supervise())
         ]
-        diary = await self._diary.open()
+        diary = await self._reports.open()
         for door in self._doors:
             await door.open()
         try:
             loading = asyncio.ensure_future(self._load.run())
             await asyncio.sleep(WARM_S)
-            await self._suffer()
+            await self._inject()
             await self._recovery.last_launches(loading)
             await self._come_to_rest()
             await self._end()
@@ -289,7 +289,7 @@ class NodeChaos:
         self._recovery.violations += self._load.violations + check.audit(evidence)
         return self._outcome(evidence, self._clock.monotonic() - began)
 
-    async def _suffer(self) -> None:
+    async def _inject(self) -> None:
         until = self._clock.monotonic() + self._minutes * 60.0
         for number, (_, wave) in enumerate(Schedule(self._seed, self._minutes, self._kinds).waves(), 1):
             if self._clock.monotonic() > until:
@@ -298,7 +298,7 @@ class NodeChaos:
                 return
 
     async def _do(self, fault: Fault) -> None:
-        async with self._machines.do(fault):
+        async with self._faults.do(fault):
             await asyncio.sleep(fault.lasts_s)
 
     async def _come_to_rest(self) -> None:
@@ -340,14 +340,14 @@ class NodeChaos:
             versions=versions,
             streams={id_: events for id_, events in read_streams(self._redis).items() if id_ in ids},
             appended=[event for event in self._firehose.heard if str(event.allocation_id) in ids],
-            containers=self._diary.ran(versions),
+            containers=self._reports.ran(versions),
             knows_every_end=False,
             pending_hints=read_pending(self._redis),
             has_writers=False,
             end_at=self._clock.now(),
             last_fault_at=self._recovery.last_fault_at,
             logs=[*stored, *told],
-            printed=self._diary.printed(versions, self._machines.away),
+            printed=self._reports.printed(versions, self._faults.away),
             store_losses=store_losses(self._recovery.suffered),
             answers=with_uids(self._load.answers, lambda id_: self._history.by_id.get(id_, "")),
         )

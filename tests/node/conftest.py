@@ -19,9 +19,9 @@ from tests.node.images import SLIPWAY, VALKEY, WORKLOAD, ensure_images
 from tests.node.nodes import NodeCluster, RealNode
 from tests.node.programs import ensure_programs
 from tests.support import chart
-from tests.support.cli import Ran
+from tests.support.cli import CommandResult
 from tests.support.plain_http import NO_TLS
-from tests.support.terminals import Person, at_terminal
+from tests.support.terminals import TerminalUser, at_terminal
 from tests.support.wait import wait_until
 
 FOLDER = os.environ.get("SLIPWAY_NODE_DIR", "")
@@ -121,15 +121,15 @@ class Product:
         done = self.cluster.control.kubectl("--namespace", chart.NAMESPACE, *words)
         return done.stdout + done.stderr
 
-    def slipway(self, *words: str, stdin: str = "", timeout_s: float = 90.0) -> Ran:
+    def slipway(self, *words: str, stdin: str = "", timeout_s: float = 90.0) -> CommandResult:
         """Run `slipway ...` as a process."""
         argv = [sys.executable, "-m", "slipway.cli.main", *words]
         done = subprocess.run(
             argv, env=self._env(), input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False
         )
-        return Ran(done.returncode, done.stdout, done.stderr)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
 
-    def run(self, *command: str, options: tuple[str, ...] = (), timeout_s: float = 90.0) -> Ran:
+    def run(self, *command: str, options: tuple[str, ...] = (), timeout_s: float = 90.0) -> CommandResult:
         """Run `slipway run` for a small rank, with the image for workloads."""
         return self.slipway("run", "--image", WORKLOAD, *SMALL, *options, "--", *command, timeout_s=timeout_s)
 
@@ -152,7 +152,7 @@ class Product:
         return found.group()
 
     @contextmanager
-    def at_terminal(self, *words: str) -> Generator[Person]:
+    def at_terminal(self, *words: str) -> Generator[TerminalUser]:
         """Run `slipway ...` on a terminal."""
         with at_terminal([sys.executable, "-m", "slipway.cli.main", *words], self._env()) as person:
             yield person

@@ -29,7 +29,7 @@ from tests.support.wait import wait_until
 CONTROL_PLANE = "192.0.2.10"
 """An address for documentation (RFC 5737), on the loopback interface of our own network."""
 WITNESS_PORT = 29600
-"""udp, at the control plane: what containers report to the audit (`tests.node.diary`)"""
+"""udp, at the control plane: what containers report to the audit (`tests.node.rank_reports`)"""
 DNS_SERVICE = "10.96.0.10"
 DOMAIN = "cluster.local"
 PAUSE = "slipway.local/pause:1"

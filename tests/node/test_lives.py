@@ -8,7 +8,7 @@ from tests.browser.chromium import Page
 from tests.node.conftest import SMALL, Product
 from tests.node.images import WORKLOAD
 from tests.node.nodes import LOG_BYTES_MAX
-from tests.node.printed import Printed
+from tests.node.numbered_lines import NumberedOutput
 from tests.support.wait import wait_until
 
 SUM = """
@@ -64,7 +64,7 @@ def test_an_exit_code_is_the_programs_own(product: Product) -> None:
     assert "rank 0 exited with 3" in ran.err
 
 
-def test_too_much_memory_is_named(product: Product, tmp_path: Path) -> None:
+def test_an_out_of_memory_kill_is_named(product: Product, tmp_path: Path) -> None:
     """The kernel kills a process beyond its memory limit, and the failure names that reason."""
     limited = {"count": 1, "resources": {"requests": {"cpu": "50m"}, "limits": {"memory": "64Mi"}}}
     command = ["python3", "-c", "held = [b'x' * 2**20 + bytes(n) for n in range(10_000)]"]
@@ -89,7 +89,7 @@ def test_an_image_that_is_not_there_is_named(product: Product) -> None:
     product.wait(id_, "terminated")
 
 
-def test_an_end_that_is_asked_for_is_heard(product: Product) -> None:
+def test_a_termination_request_reaches_the_program(product: Product) -> None:
     """The program gets SIGTERM, the output of its handler is stored, and the end does not wait for the whole grace."""
     script = """
 import signal, sys, time
@@ -132,10 +132,10 @@ def test_a_log_that_is_rotated_is_complete(product: Product) -> None:
     found = lines_of(ran.out)
     # The two streams use two pipes, so their order is not defined.
     assert any(line.endswith("RuntimeError: the cause") for line in found), ran.out[-500:]
-    Printed(ran.out, ran.err).check(FLOOD)
+    NumberedOutput(ran.out, ran.err).check(FLOOD)
 
 
-def test_the_last_words_of_the_rank_that_failed_are_there(product: Product) -> None:
+def test_the_last_lines_of_the_failed_rank_are_shown(product: Product) -> None:
     """A rank floods and fails, and the others of its gang are ended for it: its log is read before its pod is
     deleted."""
     script = (
@@ -149,7 +149,7 @@ def test_the_last_words_of_the_rank_that_failed_are_there(product: Product) -> N
     found = [line.removeprefix("[1] ") for line in lines_of(ran.out) if line.startswith("[1] ")]
     # The two streams use two pipes, so their order is not defined.
     assert any(line.endswith("RuntimeError: the cause") for line in found), ran.out[-500:]
-    Printed(ran.out, ran.err, "1").check(60_000)
+    NumberedOutput(ran.out, ran.err, "1").check(60_000)
 
 
 def test_helpers_beside_a_rank_have_logs(product: Product, tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ from tests.node.nodes import DEVICE_PLUGINS, LINKS, RECORDS, NodeCluster, machin
 from tests.support.wait import wait_until
 
 
-def test_an_install_that_fails_is_no_machine_that_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_install_is_distinguished_from_an_unsupported_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With apt-get and as root, a failed install is an error in apt's own words, and no test is skipped."""
     apt = tmp_path / "apt-get"
     apt.write_text("#!/bin/sh\necho no such package >&2\nexit 100\n")

@@ -4,7 +4,7 @@ import re
 
 from tests.node.conftest import Product
 from tests.node.nodes import LOG_BYTES_MAX
-from tests.node.printed import Printed
+from tests.node.numbered_lines import NumberedOutput
 
 RANKS, PER_SECOND, SECONDS = 8, 2_500, 12
 AT_ONCE = 50
@@ -38,6 +38,6 @@ def test_each_line_at_a_rate_is_stored_once_or_counted_as_missing(product: Produ
     assert shown.code == 0, shown.err[-1000:]
     took = set(re.findall(r"^\[(\d+)\] took ", shown.out, re.MULTILINE))
     for rank in map(str, range(RANKS)):
-        printed = Printed(shown.out, shown.err, rank)
+        printed = NumberedOutput(shown.out, shown.err, rank)
         printed.check(LINES)
         assert printed.said or rank in took

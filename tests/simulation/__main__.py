@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from tests.simulation import found
-from tests.simulation.crew import Branch, Nursery, nursery, play
+from tests.simulation.fork_server import Branch, ForkServer, fork_server_process, play
 from tests.simulation.plan import (
     FAMILIES,
     FOUND,
@@ -44,7 +44,7 @@ GATE = 30_450
 """The points that the gate requests; not every one is reached."""
 
 
-class Line(msgspec.Struct, array_like=True):
+class RunArguments(msgspec.Struct, array_like=True):
     """One outcome, as `--json` prints it."""
 
     family: str
@@ -85,12 +85,12 @@ def _sweep(names: Sequence[str], families: Sequence[str], options: argparse.Name
         run(name, SEED)
     gc.collect()
     gc.freeze()
-    with nursery() as grower:
-        _rounds(names, families, options, report, grower)
+    with fork_server_process() as forker:
+        _rounds(names, families, options, report, forker)
 
 
 def _rounds(
-    names: Sequence[str], families: Sequence[str], options: argparse.Namespace, report: Report, grower: Nursery
+    names: Sequence[str], families: Sequence[str], options: argparse.Namespace, report: Report, forker: ForkServer
 ) -> None:
     """Play the undisturbed runs, the points that follow from them, and the points that follow from those where a
     process was held."""
@@ -99,7 +99,7 @@ def _rounds(
     undisturbed = [Branch(scenario=name, seed=seed, replicas=replicas) for name, seed, replicas in wanted]
     bases: dict[Root, Sequence[Effect]] = {}
     following: dict[Root, list[Planned]] = {}
-    for outcome in _taken(undisturbed, grower, report, options):
+    for outcome in _taken(undisturbed, forker, report, options):
         if not outcome.violations:
             root = (outcome.scenario, outcome.seed, outcome.replicas)
             bases[root] = outcome.effects
@@ -118,7 +118,7 @@ def _rounds(
         planned = _once_found(names) + planned
     report.expect(planned)
     holds: list[Outcome] = []
-    for outcome in _taken(branches(planned, bases), grower, report, options):
+    for outcome in _taken(branches(planned, bases), forker, report, options):
         if outcome.effects and not outcome.violations:
             holds.append(outcome)
     if ZOMBIE not in families:
@@ -128,7 +128,7 @@ def _rounds(
     if options.points != "all":
         woken = sample(woken, zombies, options.sample, bases)
     report.expect(woken)
-    for _ in _taken(branches(woken, bases), grower, report, options):
+    for _ in _taken(branches(woken, bases), forker, report, options):
         pass
 
 
@@ -141,13 +141,16 @@ def _once_found(names: Sequence[str]) -> list[Planned]:
     ]
 
 
-def _taken(wanted: Iterable[Branch], grower: Nursery, report: Report, options: argparse.Namespace) -> Iterable[Outcome]:
-    for outcome in play(wanted, options.jobs or os.cpu_count() or 1, grower):
+def _taken(
+    wanted: Iterable[Branch], forker: ForkServer, report: Report, options: argparse.Namespace
+) -> Iterable[Outcome]:
+    for outcome in play(wanted, options.jobs or os.cpu_count() or 1, forker):
         family = report.take(outcome)
         if options.json:
             with Path(options.json).open("ab") as file:
                 file.write(
-                    msgspec.json.encode(Line(family, outcome.replay, outcome.struck, outcome.violations)) + b"\n"
+                    msgspec.json.encode(RunArguments(family, outcome.replay, outcome.struck, outcome.violations))
+                    + b"\n"
                 )
         if options.verbose and not outcome.violations:
             print(f"ok {outcome.replay} ({outcome.virtual_s:.0f} s virtual, {outcome.real_s:.2f} s)")

@@ -47,8 +47,8 @@ async def bound_elsewhere(world: World) -> None:
     not."""
     world.kubelets.script = lambda attempt, _rank: Script(runs_s=RUNS_S if attempt > 1 else None)
     # Each call takes some time: otherwise the pod worker could bind the pod before this scenario sees it.
-    usual = world.trouble.latency
-    world.trouble.latency = lambda: world.loop.sleep(SLOWLY_S)
+    usual = world.injector.latency
+    world.injector.latency = lambda: world.loop.sleep(SLOWLY_S)
     launched = await world.launch()
     await world.created("pods")
     placed = await world.when(lambda found: found.status.admission)
@@ -57,7 +57,7 @@ async def bound_elsewhere(world: World) -> None:
     other = next(name for name in nodes if name not in given)
     pod = (await world.kube.list(PODS, namespace="default")).items[0].metadata
     await world.kube.bind("default", pod.name, pod.uid, other)
-    world.trouble.latency = usual
+    world.injector.latency = usual
     await world.when(lambda found: has_ended(found) and found.metadata.uid == launched.metadata.uid)
 
 

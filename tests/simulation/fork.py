@@ -51,8 +51,8 @@ class _Tree:
     def begin(self, world: World, outcome: Outcome, replays: Replays) -> None:
         """The run begins."""
         self._world, self._outcome, self._replays = world, outcome, replays
-        world.trouble.reached = self._reached
-        world.trouble.may_come = lambda kind: kind in self._kinds
+        world.injector.reached = self._reached
+        world.injector.may_come = lambda kind: kind in self._kinds
 
     def finish(self, outcome: Outcome) -> None:
         """End the run: in a child this ends the process."""
@@ -103,7 +103,7 @@ class _Tree:
         self._expect(rest for rest in rests if rest)
         self._planted = (*self._planted, fault)
         self._outcome.faults = tuple(map(str, self._planted))
-        self._world.trouble.plant((fault,))
+        self._world.injector.plant((fault,))
 
     def _outlive(self, child: int, fault: Fault) -> None:
         """Wait for the child's end; a child that ends without having sent its outcome is a finding."""

@@ -17,7 +17,7 @@ KEPT_MAX = 300
 """The most new lines of a sweep: one with more failures has one cause or two, and these show it."""
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class RunArguments(msgspec.Struct, frozen=True, kw_only=True):
     """The arguments of a run."""
 
     scenario: str
@@ -26,13 +26,13 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[Fault, ...] = ()
 
 
-def parse(text: str) -> Line:
+def parse(text: str) -> RunArguments:
     """Parse a replay line. Raises ValueError or KeyError for any other text."""
     words = iter(shlex.split(text))
     options: dict[str, list[str]] = {}
     for word in words:
         options.setdefault(word.removeprefix("--"), []).append(next(words, ""))
-    return Line(
+    return RunArguments(
         scenario=options["scenario"][0],
         seed=int(options["seed"][0]),
         replicas=int(options.get("replicas", ["1"])[0]),

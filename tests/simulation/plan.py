@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from tests.simulation.crew import Branch
 from tests.simulation.fork import Point
+from tests.simulation.fork_server import Branch
 from tests.simulation.points import REPLICATED, Family, handful, pairs, points_told, zombies
 from tests.simulation.run import Outcome
 from tests.simulation.scenarios import SCENARIOS

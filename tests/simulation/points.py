@@ -12,8 +12,8 @@ from enum import StrEnum
 from tests.support.fault_answers import answers, draw, reads, turn
 from tests.support.fault_streams import FEED_FAULTS
 from tests.support.fault_watch import WATCH_FAULTS
+from tests.support.fault_world import CLOCK_FAULTS, REDIS_FAULTS
 from tests.support.faults import Effect, Fault, Kind
-from tests.support.mishaps import CLOCK_FAULTS, REDIS_FAULTS
 
 PAUSES = (*[Kind.NAP] * 4, *[Kind.PAUSE] * 5, *[Kind.FREEZE] * 6, *[Kind.LONG_PAUSE] * 2, Kind.COMA)
 """The kinds of pauses to draw from; long ones are rare, because they take that long."""

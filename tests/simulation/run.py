@@ -24,8 +24,8 @@ from slipway.ops.audit.rest import OURS, leftovers
 from tests.simulation.replays import Replays
 from tests.simulation.scenarios import SCENARIOS, Ending, Scenario
 from tests.support.faults import Effect, Fault, Kind
-from tests.support.witness import Witness
 from tests.support.world import World, run_world
+from tests.support.world_evidence import EvidenceRecorder
 
 SETTLE_S = 60.0
 """The seconds that I18 allows after the last fault."""
@@ -85,7 +85,7 @@ def run(
     outcome = Outcome(scenario=name, seed=seed, faults=tuple(map(str, planned)), replicas=replicas)
 
     async def play(world: World) -> None:
-        world.server.is_replicated = lambda: world.trouble.expects(Kind.FAILOVER)
+        world.server.is_replicated = lambda: world.injector.expects(Kind.FAILOVER)
         replays = Replays(world)
         begin(world, outcome, replays)
         try:
@@ -117,7 +117,7 @@ def _uncollected() -> Generator[None]:
 
 
 async def _play(world: World, scenario: Scenario, outcome: Outcome, replays: Replays) -> None:
-    witness = Witness(world)
+    recorder = EvidenceRecorder(world)
     found: list[InvariantViolation] = []
     try:
         await scenario.story(world)
@@ -128,22 +128,22 @@ async def _play(world: World, scenario: Scenario, outcome: Outcome, replays: Rep
     except AssertionError as error:
         # A failed assertion of the scenario does not show the cause; the audit may.
         found.append(InvariantViolation(invariant="RUN", subject=scenario.name, message=f"AssertionError: {error}"))
-    reason, rest_from, writes = await _rest(world, witness, scenario, outcome)
+    reason, rest_from, writes = await _rest(world, recorder, scenario, outcome)
     if reason:
         found.append(InvariantViolation(invariant="I18", subject=scenario.name, message=f"not settled: {reason}"))
     found += writes
-    evidence = witness.evidence(is_at_rest=True, rest_from=rest_from)
+    evidence = recorder.evidence(is_at_rest=True, rest_from=rest_from)
     found += audit(evidence)
     found += replays.violations()
     found += [InvariantViolation(invariant="CRASH", subject=scenario.name, message=why) for why in world.broken]
     outcome.violations = list(dict.fromkeys(map(str, found)))
-    outcome.struck = len(world.trouble.struck)
+    outcome.struck = len(world.injector.struck)
     outcome.virtual_s = world.loop.time()
 
 
 def _trace(world: World) -> str:
     told = hashlib.sha256()
-    for effect in world.trouble.effects:
+    for effect in world.injector.effects:
         told.update(repr(effect).encode())
     for at, writer, change in world.changes:
         told.update(repr((at, writer, change.version, change.type)).encode())
@@ -152,34 +152,34 @@ def _trace(world: World) -> str:
 
 
 async def _rest(
-    world: World, witness: Witness, scenario: Scenario, outcome: Outcome
+    world: World, recorder: EvidenceRecorder, scenario: Scenario, outcome: Outcome
 ) -> tuple[str, float | None, Sequence[InvariantViolation]]:
     """Return why the world does not come to rest; else since when it rests, and the writes at rest.
 
     The world must recover from a fault that strikes at rest too; effects at rest give no points of their own.
     """
     while True:
-        struck = len(world.trouble.struck)
-        reason = await _settle(world, witness, scenario)
-        outcome.effects = world.trouble.boundaries
+        struck = len(world.injector.struck)
+        reason = await _settle(world, recorder, scenario)
+        outcome.effects = world.injector.boundaries
         if reason:
             return reason, None, []
         rest_from = world.clock.now()
         writes = await _quiet(world, QUIET_S if outcome.faults else LONG_QUIET_S)
-        if len(world.trouble.struck) == struck:
+        if len(world.injector.struck) == struck:
             return "", rest_from, writes
 
 
-async def _settle(world: World, witness: Witness, scenario: Scenario) -> str:
+async def _settle(world: World, recorder: EvidenceRecorder, scenario: Scenario) -> str:
     """Return nothing once everything is as desired; else why it is not, a minute after the last fault."""
     told_at, writes = world.clock.now(), _Writes(world)
     while True:
         now = world.clock.now()
-        is_late = now > max(told_at, world.last_fault_at, *(at for at, _ in world.trouble.struck)) + SETTLE_S
+        is_late = now > max(told_at, world.last_fault_at, *(at for at, _ in world.injector.struck)) + SETTLE_S
         is_silent = now - writes.last_at() >= SILENT_S and now >= world.last_fault_at + RECOVERY_S
         if is_silent or is_late:
             # Before that the answer would be no in any case.
-            reason = _why_not(world, witness, scenario)
+            reason = _why_not(world, recorder, scenario)
             if is_silent and not reason:
                 return ""
             if is_late:
@@ -189,20 +189,20 @@ async def _settle(world: World, witness: Witness, scenario: Scenario) -> str:
         await asyncio.sleep(LOOK_S)
 
 
-def _why_not(world: World, witness: Witness, scenario: Scenario) -> str:
+def _why_not(world: World, recorder: EvidenceRecorder, scenario: Scenario) -> str:
     nobody = _why_nobody_leads(world)
     if nobody:
         return nobody
-    if world.setup.has_redis and witness.pending():
+    if world.setup.has_redis and recorder.pending():
         return "hints are pending"
-    allocations = witness.allocations()
+    allocations = recorder.allocations()
     for name, ending in scenario.ends.items():
         reason = _wrong_end(allocations.get(name), ending)
         if reason:
             return f"{name} {reason}"
     if world.setup.has_redis:
         for name, allocation in allocations.items():
-            event = witness.newest(id_of(allocation))
+            event = recorder.newest(id_of(allocation))
             if event is None or event.seq != ring_of(allocation)[-1].seq:
                 return f"the stream of {name} is behind"
     objects = [(kind, record.obj["metadata"]) for kind in OURS for record in world.core.store.scan(kind)]

@@ -5,7 +5,7 @@ import asyncio
 from slipway.model.reasons import Result
 from tests.simulation.scenario import STOPPED, Ending, Scenario, has_ended, is_running
 from tests.support.kubelet import Script
-from tests.support.printing import QUIET, Burst
+from tests.support.simulated_log import QUIET, Burst
 from tests.support.world import Setup, World
 
 FLOOD = (*QUIET[:2], Burst(0.3, 1_200, width=110), *QUIET[2:])
@@ -20,7 +20,7 @@ def _talk(_attempt: int, rank: int) -> tuple[Burst, ...]:
 
 async def _flood(world: World) -> None:
     """Rank 0 prints more than its share; rank 1 fails in two attempts, and the third one ends."""
-    world.kubelets.talk = _talk
+    world.kubelets.simulated = _talk
     world.kubelets.script = lambda attempt, rank: Script(runs_s=1.2, code=3 if rank and attempt < 3 else 0)
     await world.launch(ranks=2, maxRestarts=2)
     await world.when(has_ended)
@@ -28,7 +28,7 @@ async def _flood(world: World) -> None:
 
 async def _killed_in_a_flood(world: World) -> None:
     """It is cancelled while its flood is being stored."""
-    world.kubelets.talk = _talk
+    world.kubelets.simulated = _talk
     await world.launch(ranks=2)
     await world.when(is_running)
     await asyncio.sleep(0.35)

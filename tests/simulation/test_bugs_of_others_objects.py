@@ -52,7 +52,7 @@ def test_what_is_made_for_an_allocation_that_is_gone_is_reaped_and_not_made_agai
     assert played.evidence.containers == []
 
 
-def test_a_namesake_is_not_taken_for_the_one_before_it() -> None:
+def test_a_new_object_is_not_confused_with_a_deleted_one_of_the_same_name() -> None:
     """The object is removed while its pods still end, and another one of its name is launched at once (V8)."""
     uids: list[str] = []
 

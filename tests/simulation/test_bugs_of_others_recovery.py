@@ -146,7 +146,7 @@ def test_a_conflict_at_any_step_of_a_preemption_ends_well() -> None:
 
 
 @pytest.mark.parametrize("service", ["scheduler", "watcher"])
-def test_a_leader_that_sleeps_over_its_lease_does_no_harm_whenever_it_wakes(service: str) -> None:
+def test_a_leader_paused_beyond_its_lease_does_no_harm_whenever_it_resumes(service: str) -> None:
     """A leader is stopped before a write, another one leads, and the first continues at a boundary of the other's
     work (V11)."""
     first = next(

@@ -39,7 +39,7 @@ def test_a_seeded_bug_is_found(bug: Bug) -> None:
 
 
 @pytest.mark.parametrize(("scenario", "fault", "replicas"), _POINTS)
-def test_the_checker_does_not_cry_wolf(scenario: str, fault: str, replicas: int) -> None:
+def test_the_checker_reports_nothing_in_a_correct_run(scenario: str, fault: str, replicas: int) -> None:
     """At the points at which the bugs are found, the checker reports nothing about the unchanged services."""
     faults = (Fault.parse(fault),) if fault else ()
     assert not run(scenario, SEED, faults, replicas=replicas).violations
@@ -53,7 +53,7 @@ def test_each_bug_has_a_name_of_its_own_and_was_found() -> None:
     assert [name for name, found in _KEPT.items() if found.invariant not in told_by[name]] == []
 
 
-def test_a_bug_is_told_by_promises() -> None:
+def test_a_bug_is_detected_by_broken_invariants() -> None:
     """The invariants of a bug are all in the register: a run that failed for some other reason is not enough."""
     known = {invariant.id for invariant in INVARIANTS}
     assert [bug.name for bug in BUGS if not known.issuperset(bug.told_by)] == []

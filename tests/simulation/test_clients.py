@@ -65,7 +65,7 @@ def test_secrets_are_in_no_log_and_no_metric() -> None:
 
 
 @pytest.mark.parametrize("name", [scenario.name for scenario in NEUTRAL])
-def test_nobody_notices_a_restart(name: str) -> None:
+def test_clients_do_not_notice_a_restart(name: str) -> None:
     """All services end normally, or are killed at once, and restart: the running work is unchanged (I25)."""
     assert run(name, 1).violations == []
 

@@ -191,7 +191,7 @@ def _touch(world: World, made: Allocation, source: str = "proxy") -> Awaitable[N
 
 
 @pytest.mark.parametrize("source", ["proxy", "reported"])
-def test_use_puts_the_idle_end_off(source: str) -> None:
+def test_activity_postpones_the_idle_end(source: str) -> None:
     """A used allocation runs on, and ends one timeout after its last use, with restarts or without."""
 
     async def story(world: World) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation import crew, found
-from tests.simulation.crew import Branch, nursery, play
+from tests.simulation import fork_server, found
+from tests.simulation.fork_server import Branch, fork_server_process, play
 from tests.simulation.plan import BRANCH_POINTS, FAMILIES, FOUND, Planned, branches, leaves, resumed, roots, sample
 from tests.simulation.run import Outcome, run
 from tests.support.faults import Fault, Kind
@@ -45,17 +45,17 @@ def forked_runs_are_replayed() -> None:
     logging.disable(logging.CRITICAL)
     wanted = roots([SCENARIO], 2)
     undisturbed = [Branch(scenario=name, seed=seed, replicas=replicas) for name, seed, replicas in wanted]
-    with nursery(traced=True) as grower:
-        bases = {(each.scenario, each.seed, each.replicas): each.effects for each in play(undisturbed, JOBS, grower)}
+    with fork_server_process(traced=True) as forker:
+        bases = {(each.scenario, each.seed, each.replicas): each.effects for each in play(undisturbed, JOBS, forker)}
         every = [point for root, effects in bases.items() for point in leaves(root, effects, FAMILIES)]
         planned = [
             point
             for family in FAMILIES
             for point in sample([each for each in every if each.family == family], PER_FAMILY, seed=1)
         ]
-        outcomes = list(play(branches(planned, bases), JOBS, grower))
+        outcomes = list(play(branches(planned, bases), JOBS, forker))
         woken = sample(resumed(each for each in outcomes if each.effects), PER_FAMILY, seed=1)
-        outcomes += play(branches(woken, bases), JOBS, grower)
+        outcomes += play(branches(woken, bases), JOBS, forker)
     assert len(outcomes) == len(planned) + len(woken)
     assert {each.family for each in (*planned, *woken)} == set(FAMILIES) - {"base", FOUND}
     for forked in outcomes:
@@ -87,9 +87,9 @@ def one_dies() -> None:
         return Outcome(scenario=name, seed=1)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(crew, "run", dead)
-        with nursery() as grower:
-            outcomes = list(play([Branch(scenario="launch-1", seed=1), Branch(scenario="stay", seed=1)], 1, grower))
+        patch.setattr(fork_server, "run", dead)
+        with fork_server_process() as forker:
+            outcomes = list(play([Branch(scenario="launch-1", seed=1), Branch(scenario="stay", seed=1)], 1, forker))
     assert [(each.scenario, bool(each.violations)) for each in outcomes] == [("launch-1", True), ("stay", False)]
 
 

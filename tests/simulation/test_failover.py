@@ -89,7 +89,7 @@ def test_after_a_crash_the_next_tick_is_committed_within_the_lease_and_a_second(
 
     async def play(world: World) -> float:
         await arrivals(world)
-        (struck,) = world.trouble.struck
+        (struck,) = world.injector.struck
         return next_tick_at(world, struck[0]) - struck[0]
 
     took_s: float = run_world(play, a_pair(), faults=(Fault(Kind.CRASH, leader(), number, "after"),))
@@ -147,7 +147,7 @@ def test_a_first_term_begins_with_one_list() -> None:
     async def play(world: World) -> int:
         await world.launch("job", cpu="100m")
         await world.when(lambda it: it.status.phase is Phase.ASSIGNED)
-        reads = [(read.verb, read.target) for read in world.trouble.reads if read.role == "scheduler.reads"]
+        reads = [(read.verb, read.target) for read in world.injector.reads if read.role == "scheduler.reads"]
         return reads.count(("list", "allocations"))
 
     assert run_world(play, Setup(nodes=4, cpus=32, has_redis=False, replicas={"podworker": 0})) == 1
@@ -162,12 +162,12 @@ async def arrivals_for_ever(world: World) -> None:
 
 
 @pytest.mark.parametrize("number", BOUNDARIES)
-def test_a_zombie_commits_nothing(number: int) -> None:
+def test_a_deposed_leader_commits_nothing(number: int) -> None:
     """A leader is frozen before any of its effects for twice its lease: none of its writes takes effect afterwards."""
 
     async def play(world: World) -> tuple[list[str], list[int]]:
         await arrivals(world)
-        (struck,) = world.trouble.struck
+        (struck,) = world.injector.struck
         # The standby has led since then, and the zombie has had time for its writes.
         epochs = [epoch for at, _, epoch, _ in ledgers(world) if at >= struck[0]]
         return written_by(world, f"{leader()}-1", world.last_fault_at), epochs
@@ -177,7 +177,7 @@ def test_a_zombie_commits_nothing(number: int) -> None:
     assert epochs == sorted(epochs)
 
 
-def test_what_waits_for_an_end_starts_although_everybody_dies_with_it() -> None:
+def test_waiting_work_starts_although_all_services_crash_at_the_end_it_waits_for() -> None:
     """The waiting object records the end, or the end is read again: a leader without memory admits this allocation,
     and no other."""
 

@@ -92,7 +92,7 @@ def test_an_answer_is_read_as_the_real_client_reads_it(
     assert type(error_of(kind, an_effect(verb.value))) is meaning
 
 
-def test_who_is_throttled_is_told_for_how_long() -> None:
+def test_a_throttled_client_is_told_the_retry_after() -> None:
     """A throttled request has a Retry-After."""
     error = error_of(Kind.THROTTLED, an_effect())
     assert isinstance(error, ThrottledError)
@@ -137,7 +137,7 @@ def test_a_fault_of_each_family_changes_nothing_in_the_end(family: Family) -> No
         assert_fine(run("launch-1", 1, (fault,), replicas=replicas))
 
 
-def test_a_zombie_that_wakes_at_any_boundary_of_its_successor_commits_nothing() -> None:
+def test_a_deposed_leader_that_resumes_at_any_boundary_commits_nothing() -> None:
     """A leader is held before it commits, and continues just before each effect of its successor (V11)."""
     every = [
         fault

@@ -91,7 +91,7 @@ async def _play(world: World) -> list[dict[str, Counter[str]]]:
     return counts
 
 
-def test_what_has_gone_is_forgotten() -> None:
+def test_deleted_objects_free_their_memory() -> None:
     """No container has more entries with every lot, except those with a limit."""
     first, second, third = run_world(_play, SETUP, seed=1)
     for role in SERVICES:
@@ -124,7 +124,7 @@ async def _steady(world: World) -> list[int]:
     return seen[int(1.25 * RETENTION_S * RATE) :]
 
 
-def test_what_ends_goes_as_fast_as_it_ends() -> None:
+def test_ended_allocations_are_deleted_as_fast_as_they_end() -> None:
     """When too many have ended, rounds of retention run as often as there is something to delete."""
     seen = run_world(_steady, SETUP, seed=1)
     assert max(seen) <= RATE * (RETENTION_MORE_S + LIFE_S)

@@ -10,7 +10,7 @@ from tests.support.faults import Fault
 FAULT = "crash@watcher:3:before"
 
 
-def test_what_was_not_heard_of_is_lost() -> None:
+def test_a_point_without_a_result_is_counted_as_lost() -> None:
     """An undisturbed run and a point are lost until their outcome arrives."""
     report = Report()
     report.expect_bases([("launch-1", 1, 1), ("launch-1", 1, 2)])
@@ -25,7 +25,7 @@ def test_what_was_not_heard_of_is_lost() -> None:
     assert report.lost == []
 
 
-def test_what_is_lost_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lost_points_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     """The table shows the line that plays the first lost point."""
     report = Report()
     report.expect_bases([("launch-1", 1, 1)])

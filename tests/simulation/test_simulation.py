@@ -58,7 +58,7 @@ def test_a_fault_at_one_effect_changes_nothing_in_the_end(name: str) -> None:
 
 @pytest.mark.matrix(most=1)
 @pytest.mark.parametrize("name", ASLEEP)
-def test_a_process_that_sleeps_over_its_lease_does_no_harm(name: str) -> None:
+def test_a_process_paused_beyond_its_lease_does_no_harm(name: str) -> None:
     """A sample of processes that are frozen before an effect until another one has taken over, and then continue."""
     base = run(name, 1, replicas=2)
     for fault in list(points(base.effects, [Family.FREEZE], has_redis=True))[:: EVERY // 5]:
@@ -67,7 +67,7 @@ def test_a_process_that_sleeps_over_its_lease_does_no_harm(name: str) -> None:
 
 @pytest.mark.matrix(most=5)
 @pytest.mark.parametrize("name", SEVERAL)
-def test_a_handful_of_faults_changes_nothing_in_the_end(name: str) -> None:
+def test_several_faults_change_nothing_in_the_end(name: str) -> None:
     """Several faults of any kind strike in one run, with two of each service."""
     base = run(name, 2, replicas=2)
     assert_fine(base)
@@ -76,7 +76,7 @@ def test_a_handful_of_faults_changes_nothing_in_the_end(name: str) -> None:
 
 
 @pytest.mark.costly
-def test_what_once_failed_stays_mended() -> None:
+def test_earlier_failures_stay_fixed() -> None:
     """Every line of found.txt is played without a violation."""
     for line in FOUND.read_text(encoding="utf-8").splitlines():
         if line.startswith("--"):

@@ -216,7 +216,7 @@ def test_every_task_belongs_to_a_loop_of_the_table(service: str) -> None:
     assert ran == {each.name for each in (*TABLES[service], *service_loops.LOOPS)}
 
 
-def test_a_beat_without_work_is_found_by_freezing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heartbeat_that_does_not_reflect_progress_is_found_by_freezing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop beats from another task, whatever its own work does: the freeze of its work is not noticed."""
     real = Relay.step
 
@@ -239,7 +239,7 @@ def test_a_beat_without_work_is_found_by_freezing(monkeypatch: pytest.MonkeyPatc
         freeze("watcher", watcher_loops.RELAY)
 
 
-def test_a_loop_without_a_promise_is_found_by_the_census(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_without_a_stated_bound_is_found_by_the_census(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that a service starts by itself is in no table."""
     real = Relay.step
 
@@ -278,9 +278,9 @@ async def redis_away(world: World) -> None:
 
 async def slow(world: World) -> None:
     """Each call takes three seconds, as on a busy machine, a slow network or a slow server."""
-    before, world.trouble.latency_s = world.trouble.latency_s, 3.0
+    before, world.injector.latency_s = world.injector.latency_s, 3.0
     await asyncio.sleep(AWAY_S)
-    world.trouble.latency_s = before
+    world.injector.latency_s = before
 
 
 async def paused(world: World) -> None:
@@ -300,7 +300,7 @@ async def crowd(world: World) -> None:
 
 @pytest.mark.parametrize("trouble", [api_away, redis_away, slow, paused, crowd], ids=lambda it: it.__name__)
 def test_nothing_that_a_restart_would_not_mend_restarts_a_service(
-    trouble: Callable[[World], Awaitable[None]],
+    injector: Callable[[World], Awaitable[None]],
 ) -> None:
     """Three probes in a row never fail, neither during the trouble nor afterwards."""
 
@@ -324,7 +324,7 @@ def test_nothing_that_a_restart_would_not_mend_restarts_a_service(
                         restarts.append(f"{role}: {why}")
 
         probing = asyncio.ensure_future(probes())
-        await trouble(world)
+        await injector(world)
         await asyncio.sleep(AWAY_S / 2)
         probing.cancel()
         working.cancel()

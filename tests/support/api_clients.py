@@ -166,7 +166,7 @@ class Client:
             allocation=allocation,
         )
         if exchange.status == 0:
-            await asyncio.sleep(world.trouble.latency_s)
+            await asyncio.sleep(world.injector.latency_s)
         return reply
 
     async def _events(self, path: str, headers: dict[str, str], allocation: str) -> AsyncIterator[tuple[str, Json]]:
@@ -316,7 +316,7 @@ async def _serve(world: World, app: Any, scope: Json, content: bytes, exchange: 
             exchange.is_done = not message.get("more_body", False)
         exchange.moved.set()
 
-    await world.trouble.latency()
+    await world.injector.latency()
     try:
         await app(scope, receive, send)
     finally:

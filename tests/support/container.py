@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from tests.support.chart import ROOT
-from tests.support.cli import Ran
+from tests.support.cli import CommandResult
 from tests.support.dockerfile import Image, follow
 from tests.support.made_once import made_once
 
@@ -126,11 +126,11 @@ class Container:
         script = "\n".join(["set -eu", *self._steps(), f"exec /usr/bin/setpriv --no-new-privs {shlex.join(inside)}"])
         return ["unshare", "--mount", "sh", "-c", script]
 
-    def run(self, *command: str, env: Mapping[str, str] | None = None) -> Ran:
+    def run(self, *command: str, env: Mapping[str, str] | None = None) -> CommandResult:
         """Run the command and wait for its end."""
         argv = self.argv(command, env or {})
         done = subprocess.run(argv, capture_output=True, text=True, timeout=RUN_S, check=False)
-        return Ran(done.returncode, done.stdout, done.stderr)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
 
     def written(self) -> list[str]:
         """Return the files that the container has created, outside of the mounts and in its emptyDir."""

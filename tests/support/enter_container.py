@@ -19,7 +19,7 @@ LISTENS = ("SLIPWAY_LISTEN", "SLIPWAY_HEALTH_LISTEN", "SLIPWAY_TASK_LISTEN")
 OF_THE_NODE = ("HOME", "OLDPWD", "PATH", "PWD", "PYTHONPATH", "SHLVL", "TMPDIR", "_")
 
 
-class Where(msgspec.Struct, frozen=True, kw_only=True):
+class ImageAndServer(msgspec.Struct, frozen=True, kw_only=True):
     """A built image, and the API server: its host and its port."""
 
     root: str
@@ -31,7 +31,7 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
 
 def main() -> None:
     """Replace this process by the command."""
-    where = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Where)
+    where = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=ImageAndServer)
     home = Path(os.environ["HOME"])
     image = Image(root=Path(where.root), env=where.env, labels={}, user=where.user, bases=())
     container = Container(image, home / f"container-{os.getpid()}", {ACCOUNT: _account(home)})

@@ -17,7 +17,7 @@ from slipway.kube.resources import LEASES, PODS, Resource
 from slipway.kube.wire import metadata_of
 from slipway.local.apiserver.status import StatusError
 from tests.support.fault_watch import Watched, troubled
-from tests.support.faults import Effect, Kind, Process, Trouble, noted
+from tests.support.faults import Effect, FaultInjector, Kind, Process, noted
 from tests.support.kube_core import CoreKube
 
 T = TypeVar("T")
@@ -33,11 +33,11 @@ LATE_S = 3.0
 class ProcessKube:
     """`KubeApi` as one process sees it. `lag_s` is {plural: how late its watch is}."""
 
-    def __init__(self, inner: CoreKube, process: Process, trouble: Trouble) -> None:
+    def __init__(self, inner: CoreKube, process: Process, injector: FaultInjector) -> None:
         inner.before = inner.after = _nothing
         self._inner = inner
         self._process = process
-        self._trouble = trouble
+        self._trouble = injector
         self._listed: set[str] = set()
         self.lag_s: dict[str, float] = {}
         self.committed_at: Callable[[int], float] = lambda _version: 0.0
@@ -226,16 +226,16 @@ class ProcessKube:
         )
 
     async def _read(self, effect: Effect, call: Callable[[], Awaitable[R]]) -> R:
-        trouble, process = self._trouble, self._process
-        trouble.check(process)
-        await trouble.latency()
+        injector, process = self._trouble, self._process
+        injector.check(process)
+        await injector.latency()
         effect.role = f"{process.role}.reads"
-        trouble.number_read(process, effect)
-        if await trouble.strike(process, effect, "before") is Kind.SLOW:
+        injector.number_read(process, effect)
+        if await injector.strike(process, effect, "before") is Kind.SLOW:
             await self._slowly()
         self._reach()
         answer = await call()
-        await trouble.latency()
+        await injector.latency()
         return answer
 
     async def _slowly(self) -> None:
@@ -244,28 +244,28 @@ class ProcessKube:
         await asyncio.sleep(SLOW_S)
 
     async def _write(self, effect: Effect, call: Callable[[], Awaitable[R]]) -> R:
-        trouble, process = self._trouble, self._process
-        trouble.check(process)
-        await trouble.latency()
-        trouble.number(process, effect)
-        match await trouble.strike(process, effect, "before"):
+        injector, process = self._trouble, self._process
+        injector.check(process)
+        await injector.latency()
+        injector.number(process, effect)
+        match await injector.strike(process, effect, "before"):
             case Kind.TOUCHED:
                 self._touch(effect)
             case Kind.SLOW:
                 await self._slowly()
-                trouble.check(process)
+                injector.check(process)
             case Kind.TIMEOUT_LATE:
                 effect.outcome = DeadlineError.__name__
-                trouble.lasts(LATE_S)
-                trouble.later(LATE_S, call)
+                injector.lasts(LATE_S)
+                injector.later(LATE_S, call)
                 raise DeadlineError("injected: no answer in time, and it happens later")
             case _:
                 pass
         with noted(effect):
             self._reach()
             answer = await call()
-        await trouble.strike(process, effect, "after")
-        await trouble.latency()
+        await injector.strike(process, effect, "after")
+        await injector.latency()
         return answer
 
     def _replica_of(self, resource: Resource[Any]) -> int | None:

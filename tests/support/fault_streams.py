@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from slipway.streams.ports import FeedEntry, FeedOp
-from tests.support.faults import Effect, Kind, Process, Trouble, noted
+from tests.support.faults import Effect, FaultInjector, Kind, Process, noted
 
 STREAM_EFFECTS = frozenset(
     {"append", "send", "ring", "ack", "release", "dead_letter", "heartbeat", "touch", "replay", "drop"}
@@ -25,11 +25,11 @@ _LATE_S = {Kind.STALL: 20.0, Kind.LAG: 3.0}
 class ProcessPort:
     """Any one port of the streams as one process sees it: the same methods, with faults."""
 
-    def __init__(self, inner: Any, name: str, process: Process, trouble: Trouble) -> None:
+    def __init__(self, inner: Any, name: str, process: Process, injector: FaultInjector) -> None:
         self._inner = inner
         self._name = name
         self._process = process
-        self._trouble = trouble
+        self._trouble = injector
         self._count = 0
 
     def __getattr__(self, method: str) -> Any:
@@ -41,32 +41,32 @@ class ProcessPort:
         return called
 
     def _call(self, method: str, inner: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        trouble, process = self._trouble, self._process
+        injector, process = self._trouble, self._process
 
         async def called(*args: Any, **options: Any) -> Any:
-            trouble.check(process)
-            await trouble.latency()
+            injector.check(process)
+            await injector.latency()
             effect = self._effect(method)
             if method in STREAM_EFFECTS:
-                trouble.number(process, effect)
+                injector.number(process, effect)
                 if method == "ack":
-                    trouble.acking(process, list(args[0]))
-                await trouble.strike(process, effect, "before")
+                    injector.acking(process, list(args[0]))
+                await injector.strike(process, effect, "before")
                 with noted(effect):
                     answer = await inner(*args, **options)
-                await trouble.strike(process, effect, "after")
+                await injector.strike(process, effect, "after")
             else:
                 await self._asked(method)
                 answer = await inner(*args, **options)
                 if method in STREAM_TAKES and answer:
                     effect.has_before = False
                     if method != "trim":
-                        trouble.claimed(answer)
-                    trouble.number(process, effect)
-                    await trouble.strike(process, effect, "after")
+                        injector.claimed(answer)
+                    injector.number(process, effect)
+                    await injector.strike(process, effect, "after")
                 elif self._name == "feed" and method == "read":
                     answer = await self._heard(answer)
-            await trouble.latency()
+            await injector.latency()
             return answer
 
         return called
@@ -79,17 +79,17 @@ class ProcessPort:
 
     async def _heard(self, page: list[tuple[str, FeedEntry]]) -> list[tuple[str, FeedEntry]]:
         """Return the entries that the feed delivers: each may be late, repeated or lost."""
-        trouble, process = self._trouble, self._process
+        injector, process = self._trouble, self._process
         heard: list[tuple[str, FeedEntry]] = []
         for cursor, entry in page:
             effect = self._effect("watch")
             effect.role = f"{process.role}.feed"
             if entry.op is not FeedOp.BEAT:
                 self._count += 1
-                trouble.number_delivery(effect, self._count)
-            kind = await trouble.strike(process, effect, "before")
+                injector.number_delivery(effect, self._count)
+            kind = await injector.strike(process, effect, "before")
             if kind is not None and kind in _LATE_S:
-                trouble.lasts(_LATE_S[kind])
+                injector.lasts(_LATE_S[kind])
                 await asyncio.sleep(_LATE_S[kind])
             if kind is not Kind.LOSE:
                 heard.append((cursor, entry))
@@ -130,10 +130,10 @@ _PORTS = (
 class ProcessStreams:
     """`Streams` as one process sees them."""
 
-    def __init__(self, inner: Any, process: Process, trouble: Trouble) -> None:
-        self._inner, self._process, self._trouble = inner, process, trouble
+    def __init__(self, inner: Any, process: Process, injector: FaultInjector) -> None:
+        self._inner, self._process, self._trouble = inner, process, injector
         for name in _PORTS:
-            setattr(self, name, ProcessPort(getattr(inner, name), name, process, trouble))
+            setattr(self, name, ProcessPort(getattr(inner, name), name, process, injector))
 
     def webhooks(self, consumer: str) -> Any:
         return ProcessPort(self._inner.webhooks(consumer), "webhooks", self._process, self._trouble)

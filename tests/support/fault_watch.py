@@ -27,7 +27,7 @@ from slipway.kube.ports import WatchEvent, WatchType
 from slipway.kube.resources import Resource
 from slipway.kube.rest import Timeouts
 from slipway.kube.wire import metadata_of
-from tests.support.faults import Effect, Kind, Process, Trouble
+from tests.support.faults import Effect, FaultInjector, Kind, Process
 from tests.support.kube_core import CoreKube
 
 T = TypeVar("T")
@@ -85,7 +85,7 @@ class Watched(msgspec.Struct, Generic[T]):
         return [event for key, event in last.items() if not (key in came and event.type is WatchType.DELETED)]
 
 
-async def troubled(watched: Watched[T], process: Process, trouble: Trouble) -> AsyncIterator[WatchEvent[T]]:
+async def troubled(watched: Watched[T], process: Process, injector: FaultInjector) -> AsyncIterator[WatchEvent[T]]:
     """The events as the process receives them, with faults."""
     loop = asyncio.get_running_loop()
     lags_until = -1.0
@@ -95,19 +95,19 @@ async def troubled(watched: Watched[T], process: Process, trouble: Trouble) -> A
             until = max(process.stale_until, process.cut_until)
             if loop.time() < until:
                 await asyncio.sleep(until - loop.time())
-            kind = await _met(event, watched.resource, process, trouble)
+            kind = await _met(event, watched.resource, process, injector)
             match kind:
                 case Kind.STALL | Kind.STALL_CUT | Kind.STALL_EXPIRED | Kind.SILENT:
-                    trouble.lasts(_STALLS[kind])
+                    injector.lasts(_STALLS[kind])
                     await asyncio.sleep(_STALLS[kind])
                     _break(kind, watched.resource.plural)
                 case Kind.CLOSE:
                     return
                 case Kind.LAG:
                     lags_until = loop.time() + LAGS_FOR_S
-                    trouble.lasts(LAGS_FOR_S + LAG_S)
+                    injector.lasts(LAGS_FOR_S + LAG_S)
                 case Kind.COALESCE:
-                    trouble.lasts(STALL_S)
+                    injector.lasts(STALL_S)
                     await asyncio.sleep(STALL_S)
                     is_coalesced = True
                     break
@@ -137,7 +137,9 @@ def _break(kind: Kind, plural: str) -> None:
             return
 
 
-async def _met(event: WatchEvent[Any], resource: Resource[Any], process: Process, trouble: Trouble) -> Kind | None:
+async def _met(
+    event: WatchEvent[Any], resource: Resource[Any], process: Process, injector: FaultInjector
+) -> Kind | None:
     if event.object is None:
         return None
     effect = Effect(
@@ -149,5 +151,5 @@ async def _met(event: WatchEvent[Any], resource: Resource[Any], process: Process
         name=metadata_of(event.object).name,
         resource_version=event.resource_version,
     )
-    trouble.number_delivery(effect, int(event.resource_version or 0))
-    return await trouble.strike(process, effect, "before")
+    injector.number_delivery(effect, int(event.resource_version or 0))
+    return await injector.strike(process, effect, "before")

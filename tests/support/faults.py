@@ -21,7 +21,7 @@ from tests.support.fault_kinds import Effect, Fault, Kind
 from tests.support.loop import Owner
 from tests.support.world_clock import ProcessClock
 
-__all__ = ["Effect", "Fault", "Kind", "Process", "Trouble", "noted"]
+__all__ = ["Effect", "Fault", "FaultInjector", "Kind", "Process", "noted"]
 
 RECURRING_MAX = 3
 """Number of calls that are numbered of each kind that a process repeats for ever (renewals, beats, heartbeats)."""
@@ -55,10 +55,10 @@ class Process(Owner):
         """Its API replica serves this version until `stale_until`."""
 
 
-class Trouble:
+class FaultInjector:
     """Numbers the effects of all processes, and lets the planned faults strike.
 
-    `befall` does the faults that are more than an answer to the call; it may await.
+    `inject` does the faults that are more than an answer to the call; it may await.
     """
 
     def __init__(self, faults: tuple[Fault, ...], random: Random, now: Callable[[], float]) -> None:
@@ -66,7 +66,7 @@ class Trouble:
         self.struck: list[tuple[float, Fault]] = []
         self.reads: list[Effect] = []
         self.deliveries: list[Effect] = []
-        self.befall: Callable[[Process, Effect, Fault], Awaitable[bool]] = _nothing
+        self.inject: Callable[[Process, Effect, Fault], Awaitable[bool]] = _nothing
         self.claimed: Callable[[list[Claimed]], None] = lambda _claimed: None
         self.later: Callable[[float, Callable[[], Awaitable[Any]]], None] = lambda _seconds, _call: None
         """Schedules a call for which no caller waits."""
@@ -132,7 +132,7 @@ class Trouble:
             self.deliveries.append(effect)
 
     async def strike(self, process: Process, effect: Effect, moment: str) -> Kind | None:
-        """Let the fault that is planned for this moment strike: raise its error, let `befall` do it, or return it to
+        """Let the fault that is planned for this moment strike: raise its error, let `inject` do it, or return it to
         the caller, which does it."""
         if not effect.number:
             return None
@@ -141,7 +141,7 @@ class Trouble:
         if fault is None:
             return None
         self.struck.append((self._now(), fault))
-        if await self.befall(process, effect, fault):
+        if await self.inject(process, effect, fault):
             return None
         error = error_of(fault.kind, effect)
         if error is None:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from tests.conformance.system.helm_words import PLACE
 from tests.support import chart
-from tests.support.cli import Ran
+from tests.support.cli import CommandResult
 from tests.support.wait import wait_until
 
 PAGE = chart.ROOT / "docs" / "install.md"
@@ -109,7 +109,7 @@ class Reader:
             script = script.replace(name, value)
         return script
 
-    def follow(self, block: Block) -> Ran:
+    def follow(self, block: Block) -> CommandResult:
         """Run a block; a block that does not end is left running in a terminal of its own.
 
         Raises:
@@ -118,12 +118,12 @@ class Reader:
         script = self.here(block.script)
         if STAYS in script:
             self._leave_running(script.strip())
-            return Ran(0, "", "")
+            return CommandResult(0, "", "")
         done = self._run(script)
         assert done.code == 0, f"{block.section}: {script}\n{done.out}\n{done.err}"
         return done
 
-    def _run(self, script: str) -> Ran:
+    def _run(self, script: str) -> CommandResult:
         """Run a block; it stops at the first command that fails."""
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", script],
@@ -134,7 +134,7 @@ class Reader:
             timeout=BLOCK_S,
             check=False,
         )
-        return Ran(done.returncode, done.stdout, done.stderr)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
 
     def _leave_running(self, script: str) -> None:
         """Run a block in a terminal of its own, until `close`; its port answers when this returns."""

@@ -20,7 +20,7 @@ from slipway.local.apiserver.status import StatusError
 from slipway.local.apiserver.store import Commit
 from slipway.model.times import format_time, parse_time
 from slipway.runtime.clock import Random
-from tests.support.printing import LOUD, QUIET, Burst, Talk
+from tests.support.simulated_log import LOUD, QUIET, Burst, SimulatedLog
 
 SYNC_S = 0.02
 """Time until a kubelet notices a change, in seconds."""
@@ -43,7 +43,7 @@ class Container(msgspec.Struct, kw_only=True):
     started_at: float
     ended_at: float | None = None
     code: int | None = None
-    talk: Talk
+    simulated: SimulatedLog
     is_lost: bool = False
     """Whether its machine died with it."""
     ended_first: bool = False
@@ -77,7 +77,7 @@ class Kubelets:
         self._now = now
         self._random = random
         self.script: Play = lambda _attempt, _rank: Script()
-        self.talk: Callable[[int, int], tuple[Burst, ...]] = talk_of
+        self.simulated: Callable[[int, int], tuple[Burst, ...]] = talk_of
         """(attempt, rank) -> the output of the rank."""
         self.starts_s = 0.2
         self.away: set[str] = set()
@@ -156,11 +156,11 @@ class Kubelets:
                 404, "NotFound", f"unable to retrieve container logs for containerd://{container.pod_uid}"
             )
         since = parse_time(query["sinceTime"]) if query.get("sinceTime") else 0.0
-        talk, place = container.talk, (0, 0)
+        simulated, place = container.simulated, (0, 0)
         while True:
             is_over = container.ended_at is not None or query.get("follow") != "true"
-            talk.advance(self._now())
-            place, chunks = talk.read(place, since)
+            simulated.advance(self._now())
+            place, chunks = simulated.read(place, since)
             for chunk in chunks:
                 yield chunk
             if is_over:
@@ -168,7 +168,7 @@ class Kubelets:
             if container.ended_at is not None:
                 continue  # the container ended while the reader was busy
             ended = self._ends.setdefault(container.pod_uid, asyncio.Event())
-            pause_s = talk.due_at - self._now()
+            pause_s = simulated.due_at - self._now()
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, pause_s) if pause_s < NEVER_S else None):
                     await ended.wait()
@@ -246,7 +246,7 @@ class Kubelets:
             pod_uid=meta["uid"],
             node=pod["spec"]["nodeName"],
             started_at=self._now(),
-            talk=Talk(self.talk(attempt, rank), self._now(), is_odd=rank % 2 == 1),
+            simulated=SimulatedLog(self.simulated(attempt, rank), self._now(), is_odd=rank % 2 == 1),
         )
         self.containers.append(container)
         self._live[meta["uid"]] = container
@@ -266,7 +266,7 @@ class Kubelets:
 
     def _ended(self, container: Container) -> None:
         container.ended_at = self._now()
-        container.talk.end(container.ended_at, is_lost=container.is_lost)
+        container.simulated.end(container.ended_at, is_lost=container.is_lost)
         ended = self._ends.pop(container.pod_uid, None)
         if ended is not None:
             ended.set()

@@ -26,7 +26,7 @@ from slipway.sdk.address import parse
 from slipway.sdk.credentials import fixed
 from tests.contract.kube.target import target_of
 from tests.support import patience
-from tests.support.cli import Ran
+from tests.support.cli import CommandResult
 from tests.support.wait import wait_until
 
 T = TypeVar("T")
@@ -152,18 +152,18 @@ class RunningStack:
             env["SLIPWAY_REDIS_URL"] = self.stack.redis_url
         return env | self.stack.redis_login(service)
 
-    def once(self, service: str, *, timeout_s: float = 60.0) -> Ran:
+    def once(self, service: str, *, timeout_s: float = 60.0) -> CommandResult:
         """Run a service with `--once`, to its end."""
         argv = [sys.executable, "-m", f"slipway.{service}.main", "--once"]
         env = {**self.environment(service), "SLIPWAY_LISTEN": "127.0.0.1:0"}
         done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=timeout_s, check=False)
-        return Ran(done.returncode, done.stdout, done.stderr)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
 
-    def command(self, *words: str, timeout_s: float = 60.0) -> Ran:
+    def command(self, *words: str, timeout_s: float = 60.0) -> CommandResult:
         """Run `slipway ...` as a process, against this stack."""
         env, argv = self.cli_environment(), cli_words(*words)
         done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=timeout_s, check=False)
-        return Ran(done.returncode, done.stdout, done.stderr)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
 
     def cli_environment(self) -> dict[str, str]:
         """The environment with which the command finds this stack."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from slipway.cli.http import Api
-from tests.support.cli import Ran
+from tests.support.cli import CommandResult
 from tests.support.wait import wait_until
 
 Json = dict[str, Any]
@@ -26,7 +26,7 @@ MARK = re.compile(r"-- (\d+) lines? (?:is|are) missing here")
 class Command(Protocol):
     """Runs `slipway ...` as a process and waits for its end."""
 
-    def __call__(self, *words: str, timeout_s: float = ...) -> Ran: ...
+    def __call__(self, *words: str, timeout_s: float = ...) -> CommandResult: ...
 
 
 class Readers:
@@ -39,7 +39,7 @@ class Readers:
         self._ask = ask
         self._where = where
 
-    def run(self, text: str, *, ranks: int = 1, words: Sequence[str] = ()) -> Ran:
+    def run(self, text: str, *, ranks: int = 1, words: Sequence[str] = ()) -> CommandResult:
         """Run a Python program on `ranks` ranks by `slipway run` and wait for its end. The program knows its `rank`."""
         asked = ["run", "--ranks", str(ranks), "--cpus", "100m", "--memory", "64Mi", *self._where, *words]
         return self.command(*asked, "--", "python", "-c", PRINTS + text, timeout_s=READ_S)
@@ -79,12 +79,12 @@ class Readers:
         shown["pages"] = {rank: listed[rank] for rank in range(ranks)}
         return shown
 
-    def read_after_run(self, ran: Ran, *, ranks: int = 1) -> dict[str, ByRank]:
+    def read_after_run(self, ran: CommandResult, *, ranks: int = 1) -> dict[str, ByRank]:
         """Like `read`, with the output that `slipway run` itself has shown."""
         return {"run": by_rank(ran.out, ranks=ranks), **self.read(id_of(ran), ranks=ranks)}
 
 
-def id_of(ran: Ran) -> str:
+def id_of(ran: CommandResult) -> str:
     """The id of the allocation that `slipway run` launched."""
     found = re.search(r"[a-z0-9-]+-[0-9a-f]{8}", ran.err)
     assert found is not None, ran.err

@@ -13,8 +13,8 @@ from slipway.kube.objects import Pod
 from slipway.ops.audit.check import audit
 from slipway.ops.audit.evidence import AuditEvidence, Version
 from tests.support.faults import Fault
-from tests.support.witness import Witness
 from tests.support.world import Setup, World, run_world
+from tests.support.world_evidence import EvidenceRecorder
 
 REST_S = 60.0
 """Time after the story until everything must be at rest, in seconds."""
@@ -56,10 +56,10 @@ def play(
     evidence."""
 
     async def played(world: World) -> Played:
-        witness = Witness(world)
+        recorder = EvidenceRecorder(world)
         await story(world)
         await asyncio.sleep(REST_S)
-        evidence = witness.evidence(is_at_rest=is_at_rest)
+        evidence = recorder.evidence(is_at_rest=is_at_rest)
         evidence.versions = [each for each in evidence.versions if not each.name.startswith(without)]
         return Played(evidence, [*map(str, audit(evidence)), *world.broken])
 

@@ -1,7 +1,7 @@
-"""A real S3 server for tests: the Versity gateway over a folder, built from its Go module; and a door with faults
+"""A real S3 server for tests: the Versity gateway over a folder, built from its Go module; and a proxy with faults
 before it.
 
-Owns where the program comes from, its process, its account, and the faults of the door. The module is pinned in
+Owns where the program comes from, its process, its account, and the faults of the proxy. The module is pinned in
 `s3gateway/go.mod`. Must not know what the objects mean.
 """
 
@@ -99,8 +99,8 @@ def running_gateway(program: str, folder: Path) -> Generator[S3Gateway]:
         gateway.stop()
 
 
-class DoorMode(Enum):
-    """How the door treats each call."""
+class S3FaultMode(Enum):
+    """How the proxy treats each call."""
 
     OPEN = "passes it on"
     BUSY = "answers 503 SlowDown"
@@ -108,18 +108,18 @@ class DoorMode(Enum):
     LOSES_ANSWERS = "passes it on, and closes the connection before the answer"
 
 
-class S3Door:
-    """A door before an S3 server: one connection per call, so that each call meets the current mode."""
+class S3FaultProxy:
+    """A proxy before an S3 server: one connection per call, so that each call meets the current mode."""
 
     def __init__(self, port: int) -> None:
-        self.mode = DoorMode.OPEN
+        self.mode = S3FaultMode.OPEN
         self.calls = 0
         self.address = ""
         self._port = port
         self._server: asyncio.Server | None = None
         self._busy: set[asyncio.Task[None]] = set()
 
-    async def __aenter__(self) -> "S3Door":
+    async def __aenter__(self) -> "S3FaultProxy":
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         host, port = self._server.sockets[0].getsockname()[:2]
         self.address = f"{host}:{port}"
@@ -151,9 +151,9 @@ class S3Door:
         body = await reader.readexactly(length)
         self.calls += 1
         mode = self.mode
-        if mode is DoorMode.SILENT:
+        if mode is S3FaultMode.SILENT:
             await asyncio.Event().wait()
-        if mode is DoorMode.BUSY:
+        if mode is S3FaultMode.BUSY:
             writer.write(
                 b"HTTP/1.1 503 Slow Down\r\nContent-Type: application/xml\r\nConnection: close\r\n"
                 b"Content-Length: %d\r\n\r\n%s" % (len(_SLOW_DOWN), _SLOW_DOWN)
@@ -166,7 +166,7 @@ class S3Door:
             sink.write(first + b"\r\nConnection: close\r\n" + rest + body)
             await sink.drain()
             while chunk := await source.read(_CHUNK):
-                if mode is not DoorMode.LOSES_ANSWERS:
+                if mode is not S3FaultMode.LOSES_ANSWERS:
                     writer.write(chunk)
                     await writer.drain()
         finally:

@@ -18,7 +18,7 @@ WAIT_S = 40.0
 _PIECE_BYTES = 65_536
 
 
-class Person:
+class TerminalUser:
     """A user at a terminal; `seen` is the output read so far."""
 
     def __init__(self, pid: int, fd: int) -> None:
@@ -61,12 +61,12 @@ class Person:
 
 
 @contextmanager
-def at_terminal(argv: Sequence[str], env: Mapping[str, str]) -> Generator[Person]:
+def at_terminal(argv: Sequence[str], env: Mapping[str, str]) -> Generator[TerminalUser]:
     """Start `argv` on a terminal of 24 rows; it is killed at the end when it still runs."""
     pid, fd = pty.fork()
     if not pid:
         os.execve(argv[0], list(argv), dict(env))
-    person = Person(pid, fd)
+    person = TerminalUser(pid, fd)
     person.resize(24, 80)
     try:
         yield person

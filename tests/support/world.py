@@ -42,12 +42,12 @@ from tests.support.archive_objects import MemoryObjects
 from tests.support.fault_kube import ProcessKube
 from tests.support.fault_redis import FaultyServer
 from tests.support.fault_streams import ProcessStreams
-from tests.support.faults import Fault, Process, Trouble
+from tests.support.fault_world import STALE_S, WorldFaults
+from tests.support.faults import Fault, FaultInjector, Process
 from tests.support.kube_core import CoreKube
 from tests.support.kube_scheduler import KubeScheduler
 from tests.support.kubelet import Kubelets
 from tests.support.loop import OWNER, SimLoop, owned
-from tests.support.mishaps import STALE_S, Mishaps
 from tests.support.small_cluster import a_core, furnish, launch, look
 from tests.support.world_clock import ProcessClock, WorldClock
 
@@ -109,11 +109,11 @@ class World:
         self.seed = seed
         self.clock = WorldClock(loop)
         self.random: Random = SeededRandom(f"world-{seed}")
-        self.trouble = Trouble(faults, SeededRandom(f"latency-{seed}"), self.clock.now)
-        self.trouble.befall = Mishaps(self).befall
-        self.trouble.sleep = loop.sleep
-        self.trouble.later = self._later
-        self.trouble.lasts = self.troubled_for
+        self.injector = FaultInjector(faults, SeededRandom(f"latency-{seed}"), self.clock.now)
+        self.injector.inject = WorldFaults(self).inject
+        self.injector.sleep = loop.sleep
+        self.injector.later = self._later
+        self.injector.lasts = self.troubled_for
         self.core = a_core(self.clock.now, has_pod_groups=setup.has_pod_groups)
         self.kube = CoreKube(self.core, random=SeededRandom(f"user-{seed}"))
         self.server = FaultyServer(self.clock)
@@ -154,7 +154,7 @@ class World:
         self.core.subscribe(self._record)
 
     def _close(self) -> None:
-        self.trouble.is_closed = True
+        self.injector.is_closed = True
 
     async def start(self) -> None:
         """Furnish the cluster and start everything."""
@@ -234,9 +234,9 @@ class World:
         kube = ProcessKube(
             CoreKube(self.core, random=SeededRandom(f"{process.name}-{self.seed}"), logs=self.kubelets),
             process,
-            self.trouble,
+            self.injector,
         )
-        streams: Any = ProcessStreams(MemoryStreams(self.server), process, self.trouble)
+        streams: Any = ProcessStreams(MemoryStreams(self.server), process, self.injector)
         self.behind[process.role] = behind = BestEffortWriter(streams, process.clock, NoTally())
         kind = process.role.rstrip("0123456789")
         if kind == "watcher":

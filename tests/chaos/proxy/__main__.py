@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 import uvloop
 
-from tests.chaos.proxy.doors import KubeDoor, Upstream
+from tests.chaos.proxy.kube import KubeListener, Upstream
 from tests.chaos.proxy.messages import HEAD_BYTES_MAX
-from tests.chaos.proxy.redis import RedisDoor
+from tests.chaos.proxy.redis import RedisListener
 from tests.chaos.proxy.rules import OF_REDIS, OF_WATCHES, Rule, Rules
 
 
@@ -26,14 +26,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     kube_port: int
     redis_port: int
-    kube_doors: dict[str, int]
-    redis_doors: dict[str, int]
+    kube_listeners: dict[str, int]
+    redis_listeners: dict[str, int]
     ca: str = ""
     """the authority that signed the API server's certificate; empty: no TLS"""
 
 
 class Proxy:
-    """All doors, and the rules for them."""
+    """All listeners, and the rules for them."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -41,16 +41,16 @@ class Proxy:
         tls = ssl.create_default_context(cafile=config.ca) if config.ca else None
         kube = Upstream(host="127.0.0.1", port=config.kube_port, tls=tls)
         streams = Upstream(host="127.0.0.1", port=config.redis_port)
-        self._kube = {name: KubeDoor(name, kube, self._rules) for name in config.kube_doors}
-        self._redis = {name: RedisDoor(name, streams, self._rules) for name in config.redis_doors}
+        self._kube = {name: KubeListener(name, kube, self._rules) for name in config.kube_listeners}
+        self._redis = {name: RedisListener(name, streams, self._rules) for name in config.redis_listeners}
         self._servers: list[asyncio.Server] = []
 
     async def start(self) -> None:
-        """Listen at every door."""
+        """Open every listener."""
         config = self._config
-        doors = [(self._kube[name].serve, port) for name, port in config.kube_doors.items()]
-        doors += [(self._redis[name].serve, port) for name, port in config.redis_doors.items()]
-        for serve, port in doors:
+        listeners = [(self._kube[name].serve, port) for name, port in config.kube_listeners.items()]
+        listeners += [(self._redis[name].serve, port) for name, port in config.redis_listeners.items()]
+        for serve, port in listeners:
             self._servers.append(await asyncio.start_server(serve, "127.0.0.1", port, limit=HEAD_BYTES_MAX))
 
     def stop(self) -> None:
@@ -63,14 +63,14 @@ class Proxy:
         if "drop" in command:
             return {"struck": self._rules.drop(command["drop"])}
         if "stalled" in command:
-            return {"watches": sum(door.stalled for door in self._kube.values())}
+            return {"watches": sum(listener.stalled for listener in self._kube.values())}
         standing = self._rules.add(msgspec.convert(command["add"], Rule))
         if standing.rule.kind in OF_WATCHES:
-            for door in self._kube.values():
-                door.strike(standing)
+            for listener in self._kube.values():
+                listener.strike(standing)
         if standing.rule.kind in OF_REDIS:
-            for door in self._redis.values():
-                door.strike(standing)
+            for listener in self._redis.values():
+                listener.strike(standing)
         return {"number": standing.number}
 
 

@@ -2,9 +2,9 @@
 
 import asyncio
 
-from tests.chaos.proxy.doors import Upstream, reset
+from tests.chaos.proxy.kube import Upstream, reset
 from tests.chaos.proxy.messages import PIECE
-from tests.chaos.proxy.rules import Rules, Standing, Trouble
+from tests.chaos.proxy.rules import ActiveRule, Effect, Rules
 
 TORN_BYTES = 7
 """The bytes of a reply that pass before the connection is reset."""
@@ -18,7 +18,7 @@ class _Pair:
         self.is_stalled = False
 
 
-class RedisDoor:
+class RedisListener:
     """The address that one process uses as its Redis."""
 
     def __init__(self, name: str, upstream: Upstream, rules: Rules) -> None:
@@ -27,22 +27,22 @@ class RedisDoor:
         self._rules = rules
         self._pairs: set[_Pair] = set()
 
-    def strike(self, standing: Standing) -> None:
+    def strike(self, active_rule: ActiveRule) -> None:
         """Apply a new rule to the open connections."""
-        if not standing.rule.is_for(self.name):
+        if not active_rule.rule.is_for(self.name):
             return
         for pair in self._pairs:
-            standing.struck += 1
-            if standing.rule.kind is Trouble.REDIS_CUT:
+            active_rule.struck += 1
+            if active_rule.rule.kind is Effect.REDIS_CUT:
                 reset(pair.down)
-            elif standing.rule.kind is Trouble.REDIS_STALLED:
+            elif active_rule.rule.kind is Effect.REDIS_STALLED:
                 pair.is_stalled = True
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection of the process, until either side closes it."""
         pair, up = _Pair(writer), None
-        cut = self._rules.holding(self.name, Trouble.REDIS_CUT)
-        stalled = self._rules.holding(self.name, Trouble.REDIS_STALLED)
+        cut = self._rules.holding(self.name, Effect.REDIS_CUT)
+        stalled = self._rules.holding(self.name, Effect.REDIS_STALLED)
         pair.is_stalled = stalled is not None
         self._pairs.add(pair)
         try:
@@ -74,11 +74,11 @@ class RedisDoor:
         while data := await reader.read(PIECE):
             if pair.is_stalled:
                 continue
-            slow = self._rules.holding(self.name, Trouble.REDIS_SLOW)
+            slow = self._rules.holding(self.name, Effect.REDIS_SLOW)
             if slow is not None:
                 slow.struck += 1
                 await asyncio.sleep(slow.rule.delay_s)
-            torn = self._rules.draw(self.name, frozenset({Trouble.REDIS_TORN})) if is_reply else None
+            torn = self._rules.draw(self.name, frozenset({Effect.REDIS_TORN})) if is_reply else None
             writer.write(data[:TORN_BYTES] if torn else data)
             await writer.drain()
             if torn:

@@ -13,7 +13,7 @@ from enum import StrEnum
 import msgspec
 
 
-class Trouble(StrEnum):
+class Effect(StrEnum):
     """The effect on a request, a watch, or a connection to Redis."""
 
     ANSWER = "answer"
@@ -44,34 +44,34 @@ class Trouble(StrEnum):
 
 OF_CALLS = frozenset(
     {
-        Trouble.ANSWER,
-        Trouble.RESET_BODY,
-        Trouble.SLOW_BODY,
-        Trouble.TIMEOUT_APPLIED,
-        Trouble.TIMEOUT_NOT_APPLIED,
+        Effect.ANSWER,
+        Effect.RESET_BODY,
+        Effect.SLOW_BODY,
+        Effect.TIMEOUT_APPLIED,
+        Effect.TIMEOUT_NOT_APPLIED,
     }
 )
-OF_WATCHES = frozenset(kind for kind in Trouble if kind.value.startswith("watch-"))
-OF_REDIS = frozenset(kind for kind in Trouble if kind.value.startswith("redis-"))
+OF_WATCHES = frozenset(kind for kind in Effect if kind.value.startswith("watch-"))
+OF_REDIS = frozenset(kind for kind in Effect if kind.value.startswith("redis-"))
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """One effect. `doors` are the names of the affected processes; none: all."""
+    """One effect. `listeners` are the names of the affected processes; none: all."""
 
-    kind: Trouble
-    doors: tuple[str, ...] = ()
+    kind: Effect
+    listeners: tuple[str, ...] = ()
     share: float = 1.0
     """the share of requests that it strikes, from 0 to 1"""
     status: int = 503
     retry_after_s: int = 0
     delay_s: float = 0.0
 
-    def is_for(self, door: str) -> bool:
+    def is_for(self, listener: str) -> bool:
         """Whether the rule affects traffic of that process."""
-        return not self.doors or door in self.doors
+        return not self.listeners or listener in self.listeners
 
 
-class Standing:
+class ActiveRule:
     """A rule that is active until `ended`."""
 
     def __init__(self, number: int, rule: Rule) -> None:
@@ -86,13 +86,13 @@ class Rules:
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
-        self._standing: dict[int, Standing] = {}
+        self._standing: dict[int, ActiveRule] = {}
         self._last = 0
 
-    def add(self, rule: Rule) -> Standing:
+    def add(self, rule: Rule) -> ActiveRule:
         """Activate a rule."""
         self._last += 1
-        made = self._standing[self._last] = Standing(self._last, rule)
+        made = self._standing[self._last] = ActiveRule(self._last, rule)
         return made
 
     def drop(self, number: int) -> int:
@@ -103,17 +103,17 @@ class Rules:
         ended.ended.set()
         return ended.struck
 
-    def draw(self, door: str, kinds: frozenset[Trouble]) -> Standing | None:
+    def draw(self, listener: str, kinds: frozenset[Effect]) -> ActiveRule | None:
         """The rule that strikes this request of that process, which is counted; None for most requests."""
-        for standing in self._of(door, kinds):
-            if standing.rule.share >= 1.0 or self._random.random() < standing.rule.share:
-                standing.struck += 1
-                return standing
+        for active_rule in self._of(listener, kinds):
+            if active_rule.rule.share >= 1.0 or self._random.random() < active_rule.rule.share:
+                active_rule.struck += 1
+                return active_rule
         return None
 
-    def holding(self, door: str, kind: Trouble) -> Standing | None:
+    def holding(self, listener: str, kind: Effect) -> ActiveRule | None:
         """The first active rule of that kind for that process."""
-        return next(self._of(door, frozenset({kind})), None)
+        return next(self._of(listener, frozenset({kind})), None)
 
-    def _of(self, door: str, kinds: frozenset[Trouble]) -> Iterator[Standing]:
-        return (item for item in self._standing.values() if item.rule.kind in kinds and item.rule.is_for(door))
+    def _of(self, listener: str, kinds: frozenset[Effect]) -> Iterator[ActiveRule]:
+        return (item for item in self._standing.values() if item.rule.kind in kinds and item.rule.is_for(listener))

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 
 from slipway.runtime.clock import SystemClock
 from tests.chaos.proxy.messages import chunk
-from tests.chaos.proxy.rules import Rules, Trouble
+from tests.chaos.proxy.rules import Effect, Rules
 
 GONE = (
     b'{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure",'
@@ -20,8 +20,8 @@ GONE = (
 class Watch:
     """A watch of one process."""
 
-    def __init__(self, door: str, rules: Rules, writer: asyncio.StreamWriter) -> None:
-        self._door = door
+    def __init__(self, listener: str, rules: Rules, writer: asyncio.StreamWriter) -> None:
+        self._listener = listener
         self._rules = rules
         self._writer = writer
         self._clock = SystemClock()
@@ -31,21 +31,21 @@ class Watch:
         self._ending = asyncio.Event()
         self._last_words = b""
 
-    def strike(self, kind: Trouble) -> None:
+    def strike(self, kind: Effect) -> None:
         """Apply an effect that needs no event."""
         match kind:
-            case Trouble.WATCH_STALLED:
+            case Effect.WATCH_STALLED:
                 self.is_stalled = True
-            case Trouble.WATCH_CLOSED | Trouble.WATCH_GONE:
-                self._last_words = GONE if kind is Trouble.WATCH_GONE else b""
+            case Effect.WATCH_CLOSED | Effect.WATCH_GONE:
+                self._last_words = GONE if kind is Effect.WATCH_GONE else b""
                 self._ending.set()
             case _:
                 pass
 
     async def run(self, events: AsyncGenerator[bytes, None], reader: asyncio.StreamReader) -> None:
         """Run until the server ends it, a rule does, or the client closes."""
-        for kind in (Trouble.WATCH_STALLED, Trouble.WATCH_CLOSED, Trouble.WATCH_GONE):
-            if self._rules.holding(self._door, kind) is not None:
+        for kind in (Effect.WATCH_STALLED, Effect.WATCH_CLOSED, Effect.WATCH_GONE):
+            if self._rules.holding(self._listener, kind) is not None:
                 self.strike(kind)
         if self._ending.is_set():
             await events.aclose()
@@ -79,7 +79,7 @@ class Watch:
         try:
             async with contextlib.aclosing(events):
                 async for event in events:
-                    delayed = self._rules.holding(self._door, Trouble.WATCH_DELAYED)
+                    delayed = self._rules.holding(self._listener, Effect.WATCH_DELAYED)
                     due = self._clock.monotonic() + (delayed.rule.delay_s if delayed else 0.0)
                     if delayed:
                         delayed.struck += 1
@@ -101,7 +101,7 @@ class Watch:
             if self.is_stalled:
                 continue
             self._writer.write(chunk(event))
-            twice = self._rules.holding(self._door, Trouble.WATCH_DUPLICATED)
+            twice = self._rules.holding(self._listener, Effect.WATCH_DUPLICATED)
             if twice:
                 twice.struck += 1
                 self._writer.write(chunk(event))

@@ -77,7 +77,7 @@ def test_the_server_takes_the_crds() -> None:
     assert answer.returncode == 0, answer.stdout
 
 
-def test_twins_and_expressions_agree(evaluator: Evaluator) -> None:
+def test_python_rules_and_cel_expressions_agree(evaluator: Evaluator) -> None:
     """The twins and the expressions agree on thousands of writes, each a step from a stored object; every rule
     refuses at least once."""
     rng = random.Random(7)

@@ -66,7 +66,7 @@ ALLOCATIONS = "apis/slipway.dev/v1alpha1/namespaces/default/allocations"
 DEFINITION = f"{CRDS.path()}/allocations.slipway.dev"
 
 
-class Ground:
+class CleanCluster:
     """A cluster, and an administrator's requests to it."""
 
     def __init__(self, cluster: RealCluster, client: httpx2.Client) -> None:
@@ -148,12 +148,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Generator[RealCluster]:
 
 
 @pytest.fixture
-def ground(cluster: RealCluster) -> Generator[Ground]:
+def clean_cluster(cluster: RealCluster) -> Generator[CleanCluster]:
     """The cluster without objects of ours but a namespace, which enforces and warns of pod security "restricted"."""
     with cluster.client() as client:
         levels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn", "audit")}
         client.post("api/v1/namespaces", json={"metadata": {"name": chart.NAMESPACE, "labels": levels}})
-        found = Ground(cluster, client)
+        found = CleanCluster(cluster, client)
         yield found
         found.clean()
 
@@ -188,21 +188,21 @@ def as_a_job(pod: Json) -> Json:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": pod["metadata"], "spec": {"template": template}}
 
 
-def test_an_image_that_no_node_can_pull_is_refused(ground: Ground) -> None:
+def test_an_image_that_no_node_can_pull_is_refused(clean_cluster: CleanCluster) -> None:
     """Helm refuses a chart whose image has no registry before it creates anything, unless the values say that the
     nodes have the image."""
     with pytest.raises(chart.HelmError, match=r"--set image\.registry=REGISTRY"):
-        chart.install(ground.cluster.kubeconfig, values={"image": {"allowNoRegistry": False}})
-    assert ground.names("Deployment") | ground.names("ClusterRole") == set()
+        chart.install(clean_cluster.cluster.kubeconfig, values={"image": {"allowNoRegistry": False}})
+    assert clean_cluster.names("Deployment") | clean_cluster.names("ClusterRole") == set()
 
 
-def test_every_object_is_accepted_strictly(ground: Ground) -> None:
+def test_every_object_is_accepted_strictly(clean_cluster: CleanCluster) -> None:
     """The API server accepts every object of all value sets strictly: no unknown field, and no warning of
     deprecation or pod security."""
     complaints: dict[str, str] = {}
     seen: set[str] = set()
     for place in PLACES:
-        ground.client.post("api/v1/namespaces", json={"metadata": {"name": place}})
+        clean_cluster.client.post("api/v1/namespaces", json={"metadata": {"name": place}})
     for name in MATRIX:
         for item in rendered(name):
             text = json.dumps(item, sort_keys=True)
@@ -214,7 +214,7 @@ def test_every_object_is_accepted_strictly(ground: Ground) -> None:
                 # Only the chart creates this object; the test does not create it.
                 asked = {**asked, "metadata": {**asked["metadata"], "namespace": chart.NAMESPACE}}
             path = COLLECTIONS[asked["kind"]].format(asked["metadata"].get("namespace", ""))
-            answer = ground.client.post(path, json=asked, params={"dryRun": "All", "fieldValidation": "Strict"})
+            answer = clean_cluster.client.post(path, json=asked, params={"dryRun": "All", "fieldValidation": "Strict"})
             if item["kind"] == "Namespace" and answer.status_code == 409:
                 continue  # an uninstall before this has kept it
             if answer.status_code != 201 or "warning" in answer.headers:
@@ -223,30 +223,30 @@ def test_every_object_is_accepted_strictly(ground: Ground) -> None:
     assert complaints == {}
 
 
-def test_an_install_is_whole(ground: Ground) -> None:
+def test_an_install_is_whole(clean_cluster: CleanCluster) -> None:
     """Definitions are established, every pod is created although "restricted" is enforced, and users get their
     roles."""
-    release = ground.install()
+    release = clean_cluster.install()
     assert release["status"] == "deployed"
-    check_definitions(ground)
-    check_roles_of_people(ground)
+    check_definitions(clean_cluster)
+    check_roles_of_people(clean_cluster)
     pods = f"api/v1/namespaces/{chart.NAMESPACE}/pods"
-    wait_until(lambda: len(ground.get(pods)["items"]) == PODS, f"{PODS} pods are made")
-    events = ground.get(f"api/v1/namespaces/{chart.NAMESPACE}/events")["items"]
+    wait_until(lambda: len(clean_cluster.get(pods)["items"]) == PODS, f"{PODS} pods are made")
+    events = clean_cluster.get(f"api/v1/namespaces/{chart.NAMESPACE}/events")["items"]
     assert [event["message"] for event in events if event["reason"] == "FailedCreate"] == []
 
 
-def check_definitions(ground: Ground) -> None:
+def check_definitions(clean_cluster: CleanCluster) -> None:
     """The API server has no complaint about the definitions."""
-    for name in sorted(ground.names("CustomResourceDefinition")):
+    for name in sorted(clean_cluster.names("CustomResourceDefinition")):
         conditions = {
-            item["type"]: item["status"] for item in ground.get(f"{CRDS.path()}/{name}")["status"]["conditions"]
+            item["type"]: item["status"] for item in clean_cluster.get(f"{CRDS.path()}/{name}")["status"]["conditions"]
         }
         assert conditions["Established"] == conditions["NamesAccepted"] == "True", name
         assert "NonStructuralSchema" not in conditions
 
 
-def check_roles_of_people(ground: Ground) -> None:
+def check_roles_of_people(clean_cluster: CleanCluster) -> None:
     """A user who is bound to a built-in role in a namespace has its rights there only, and never on a pool."""
     for role in ("edit", "view"):
         binding = {
@@ -254,12 +254,12 @@ def check_roles_of_people(ground: Ground) -> None:
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
             "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": role}],
         }
-        ground.client.post("apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings", json=binding)
+        clean_cluster.client.post("apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings", json=binding)
 
     def may(user: str, verb: str, resource: str, namespace: str = "default") -> bool:
         asked = {"group": "slipway.dev", "resource": resource, "verb": verb, "namespace": namespace}
         review = {"spec": {"user": user, "resourceAttributes": asked}}
-        return ground.create("apis/authorization.k8s.io/v1/subjectaccessreviews", review)["status"]["allowed"]
+        return clean_cluster.create("apis/authorization.k8s.io/v1/subjectaccessreviews", review)["status"]["allowed"]
 
     wait_until(lambda: may("edit", "create", "allocations"), "the built-in roles have taken ours in")
     wait_until(lambda: may("view", "list", "allocations"), "the built-in roles have taken ours in")
@@ -270,22 +270,22 @@ def check_roles_of_people(ground: Ground) -> None:
     assert not may("edit", "patch", "resourcepools", "")
 
 
-def test_policies_are_understood(ground: Ground) -> None:
+def test_policies_are_understood(clean_cluster: CleanCluster) -> None:
     """The API server has checked the types of every expression without a warning."""
-    ground.install()
-    names = ground.names("ValidatingAdmissionPolicy")
+    clean_cluster.install()
+    names = clean_cluster.names("ValidatingAdmissionPolicy")
     of_users = 2
     assert len(names) == len(list((chart.CHART / "files" / "policies").iterdir())) + of_users
     for name in names:
         path = f"{COLLECTIONS['ValidatingAdmissionPolicy']}/{name}"
         status = wait_until(
-            lambda path=path: (found := ground.get(path).get("status", {})).get("observedGeneration") and found,
+            lambda path=path: (found := clean_cluster.get(path).get("status", {})).get("observedGeneration") and found,
             f"{name} is looked at",
         )
         assert status.get("typeChecking", {}).get("expressionWarnings", []) == [], name
 
 
-def test_a_release_can_be_turned_over(ground: Ground) -> None:
+def test_a_release_can_be_uninstalled_and_installed_again(clean_cluster: CleanCluster) -> None:
     """An upgrade from all features back to the defaults and forth again leaves nothing of the former behind."""
     everything: Json = {
         "api": {"autoscaling": {"enabled": True}},
@@ -298,28 +298,28 @@ def test_a_release_can_be_turned_over(ground: Ground) -> None:
     }
 
     def state() -> dict[str, set[str]]:
-        found = {kind: ground.names(kind) for kind in COLLECTIONS if kind != "Pod"}
+        found = {kind: clean_cluster.names(kind) for kind in COLLECTIONS if kind != "Pod"}
         # A CronJob creates a Job at a full minute, at any time during the test.
         by_chart = {name for name in found["Job"] if not name.startswith("slipway-scheduler-")}
         secrets = {name for name in found["Secret"] if not name.startswith("sh.helm.release")}
         return found | {"Job": by_chart, "Secret": secrets}
 
-    ground.install()
+    clean_cluster.install()
     plain = state()
-    assert ground.upgrade(everything)["status"] == "deployed"
+    assert clean_cluster.upgrade(everything)["status"] == "deployed"
     full = state()
     assert full != plain
     for kind in ("HorizontalPodAutoscaler", "CronJob", "PriorityClass", "NetworkPolicy"):
         assert full[kind], kind
-    chart.rollback(ground.cluster.kubeconfig, revision=1)
+    chart.rollback(clean_cluster.cluster.kubeconfig, revision=1)
     assert state() == plain
-    assert ground.upgrade(everything)["revision"] == 4
+    assert clean_cluster.upgrade(everything)["revision"] == 4
     assert state() == full
-    chart.uninstall(ground.cluster.kubeconfig)
+    chart.uninstall(clean_cluster.cluster.kubeconfig)
     assert {kind for kind, names in state().items() if names} == STAYS
 
 
-def test_writes_can_be_narrowed_to_namespaces(ground: Ground) -> None:
+def test_writes_can_be_narrowed_to_namespaces(clean_cluster: CleanCluster) -> None:
     """The API server allows writes in the listed namespaces only, while reads are allowed everywhere; an upgrade
     widens the writes again."""
 
@@ -328,7 +328,7 @@ def test_writes_can_be_narrowed_to_namespaces(ground: Ground) -> None:
         asked = {"group": group, "resource": resource, "verb": verb, "namespace": namespace}
         user = f"system:serviceaccount:{chart.NAMESPACE}:slipway-{service}"
         review = {"spec": {"user": user, "resourceAttributes": asked}}
-        return ground.create("apis/authorization.k8s.io/v1/subjectaccessreviews", review)["status"]["allowed"]
+        return clean_cluster.create("apis/authorization.k8s.io/v1/subjectaccessreviews", review)["status"]["allowed"]
 
     writes = [
         ("api", "create", "allocations"),
@@ -337,105 +337,107 @@ def test_writes_can_be_narrowed_to_namespaces(ground: Ground) -> None:
         ("scheduler", "patch", "allocations"),
         ("watcher", "delete", "pods"),
     ]
-    ground.install({"rbac": {"namespaces": ["default"]}})
+    clean_cluster.install({"rbac": {"namespaces": ["default"]}})
     wait_until(lambda: may("podworker", "create", "pods", "default"), "the authorizer knows the Roles")
     assert [may(*write, "default") for write in writes] == [True] * len(writes)
     assert [may(*write, "kube-system") for write in writes] == [False] * len(writes)
     assert not may("api", "create", "namespaces", "")
     assert may("watcher", "list", "pods", "kube-system")
-    ground.upgrade({"rbac": {"namespaces": []}})
+    clean_cluster.upgrade({"rbac": {"namespaces": []}})
     wait_until(lambda: all(may(*write, "kube-system") for write in writes), "they may write everywhere again")
 
 
-def test_an_upgrade_brings_changed_definitions_and_a_rollback_the_old(ground: Ground, tmp_path: Path) -> None:
+def test_an_upgrade_brings_changed_definitions_and_a_rollback_the_old(
+    clean_cluster: CleanCluster, tmp_path: Path
+) -> None:
     """A field that a later version adds is in the live definition; existing objects are unchanged."""
-    ground.install()
-    before = ground.create(ALLOCATIONS, an_allocation())
-    release = ground.upgrade(path=a_newer_chart(tmp_path))
+    clean_cluster.install()
+    before = clean_cluster.create(ALLOCATIONS, an_allocation())
+    release = clean_cluster.upgrade(path=a_newer_chart(tmp_path))
     assert (release["revision"], release["status"]) == (2, "deployed")
-    version = ground.get(DEFINITION)["spec"]["versions"][0]
+    version = clean_cluster.get(DEFINITION)["spec"]["versions"][0]
     assert version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["note"]["maxLength"] == 64
-    assert ground.get(f"{ALLOCATIONS}/kept") == before
+    assert clean_cluster.get(f"{ALLOCATIONS}/kept") == before
     noted = an_allocation("noted")
     noted["spec"]["note"] = "of the later version"
 
     def is_taken() -> bool:
-        answer = ground.client.post(ALLOCATIONS, json=noted, params={"fieldValidation": "Strict"})
+        answer = clean_cluster.client.post(ALLOCATIONS, json=noted, params={"fieldValidation": "Strict"})
         return answer.status_code == 201
 
     wait_until(is_taken, "the field is known")
-    labels = ground.get(f"{COLLECTIONS['Deployment'].format(chart.NAMESPACE)}/slipway-api")["metadata"]["labels"]
+    labels = clean_cluster.get(f"{COLLECTIONS['Deployment'].format(chart.NAMESPACE)}/slipway-api")["metadata"]["labels"]
     assert labels["app.kubernetes.io/version"] == "99.2.0"
-    chart.rollback(ground.cluster.kubeconfig, revision=1)
-    version = ground.get(DEFINITION)["spec"]["versions"][0]
+    chart.rollback(clean_cluster.cluster.kubeconfig, revision=1)
+    version = clean_cluster.get(DEFINITION)["spec"]["versions"][0]
     assert "note" not in version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
 
 
-def test_an_upgrade_without_a_change_changes_nothing(ground: Ground) -> None:
+def test_an_upgrade_without_a_change_changes_nothing(clean_cluster: CleanCluster) -> None:
     """No Deployment gets another generation, the password stays, and the setup is not run again."""
-    ground.install()
+    clean_cluster.install()
 
     def state() -> dict[str, object]:
         found: dict[str, object] = {}
         for kind in ("Deployment", "Job", "CustomResourceDefinition"):
-            for item in ground.get(COLLECTIONS[kind].format(chart.NAMESPACE))["items"]:
+            for item in clean_cluster.get(COLLECTIONS[kind].format(chart.NAMESPACE))["items"]:
                 found[f"{kind}/{item['metadata']['name']}"] = (item["metadata"]["uid"], item["metadata"]["generation"])
         for name in ("slipway-valkey", "slipway-valkey-accounts", "slipway-valkey-tls"):
-            secret = ground.get(f"{COLLECTIONS['Secret'].format(chart.NAMESPACE)}/{name}")
+            secret = clean_cluster.get(f"{COLLECTIONS['Secret'].format(chart.NAMESPACE)}/{name}")
             found[name] = secret["data"]
         return found
 
     before = state()
-    ground.upgrade()
+    clean_cluster.upgrade()
     assert state() == before
 
 
-def test_an_uninstall_keeps_what_people_made(ground: Ground) -> None:
+def test_an_uninstall_keeps_what_people_made(clean_cluster: CleanCluster) -> None:
     """Definitions and allocations stay, everything else is deleted; a later install adopts them."""
-    ground.install()
-    made = ground.create(ALLOCATIONS, an_allocation())
-    chart.uninstall(ground.cluster.kubeconfig)
-    assert ground.get(f"{ALLOCATIONS}/kept") == made
-    left = {kind: ground.names(kind) for kind in COLLECTIONS if kind != "Pod"}
+    clean_cluster.install()
+    made = clean_cluster.create(ALLOCATIONS, an_allocation())
+    chart.uninstall(clean_cluster.cluster.kubeconfig)
+    assert clean_cluster.get(f"{ALLOCATIONS}/kept") == made
+    left = {kind: clean_cluster.names(kind) for kind in COLLECTIONS if kind != "Pod"}
     assert {kind for kind, names in left.items() if names} == STAYS
-    ground.install()
-    assert ground.get(f"{ALLOCATIONS}/kept")["metadata"]["uid"] == made["metadata"]["uid"]
+    clean_cluster.install()
+    assert clean_cluster.get(f"{ALLOCATIONS}/kept")["metadata"]["uid"] == made["metadata"]["uid"]
 
 
-def test_definitions_go_when_asked(ground: Ground) -> None:
+def test_definitions_are_removed_when_requested(clean_cluster: CleanCluster) -> None:
     """With `crds.keep=false` an uninstall leaves nothing."""
-    ground.install({"crds": {"keep": False}})
-    chart.uninstall(ground.cluster.kubeconfig)
-    wait_until(lambda: not ground.names("CustomResourceDefinition"), "the definitions go")
+    clean_cluster.install({"crds": {"keep": False}})
+    chart.uninstall(clean_cluster.cluster.kubeconfig)
+    wait_until(lambda: not clean_cluster.names("CustomResourceDefinition"), "the definitions go")
 
 
-def test_definitions_stay_when_the_release_gives_them_up_and_can_be_taken_back(ground: Ground) -> None:
+def test_definitions_stay_when_the_release_gives_them_up_and_can_be_taken_back(clean_cluster: CleanCluster) -> None:
     """An upgrade with `crds.enabled` off leaves the definitions and every allocation; with it on again, the release
     owns them as before."""
-    ground.install()
-    made = ground.create(ALLOCATIONS, an_allocation())
-    ground.upgrade({"crds": {"enabled": False}})
-    assert ground.get(f"{ALLOCATIONS}/kept") == made
-    ground.upgrade({"crds": {"enabled": True}})
-    assert ground.get(f"{ALLOCATIONS}/kept") == made
-    chart.uninstall(ground.cluster.kubeconfig)
-    assert ground.get(f"{ALLOCATIONS}/kept") == made
+    clean_cluster.install()
+    made = clean_cluster.create(ALLOCATIONS, an_allocation())
+    clean_cluster.upgrade({"crds": {"enabled": False}})
+    assert clean_cluster.get(f"{ALLOCATIONS}/kept") == made
+    clean_cluster.upgrade({"crds": {"enabled": True}})
+    assert clean_cluster.get(f"{ALLOCATIONS}/kept") == made
+    chart.uninstall(clean_cluster.cluster.kubeconfig)
+    assert clean_cluster.get(f"{ALLOCATIONS}/kept") == made
 
 
-def test_definitions_are_kept_from_the_upgrade_on_that_says_so(ground: Ground) -> None:
+def test_definitions_are_kept_from_the_upgrade_on_that_says_so(clean_cluster: CleanCluster) -> None:
     """After an upgrade from `crds.keep=false` to true, the uninstall leaves the definitions with every allocation."""
-    ground.install({"crds": {"keep": False}})
-    made = ground.create(ALLOCATIONS, an_allocation())
-    ground.upgrade({"crds": {"keep": True}})
-    chart.uninstall(ground.cluster.kubeconfig)
-    assert ground.get(f"{ALLOCATIONS}/kept") == made
+    clean_cluster.install({"crds": {"keep": False}})
+    made = clean_cluster.create(ALLOCATIONS, an_allocation())
+    clean_cluster.upgrade({"crds": {"keep": True}})
+    chart.uninstall(clean_cluster.cluster.kubeconfig)
+    assert clean_cluster.get(f"{ALLOCATIONS}/kept") == made
 
 
-def test_definitions_of_others_are_left_alone(ground: Ground) -> None:
+def test_definitions_of_others_are_left_alone(clean_cluster: CleanCluster) -> None:
     """Definitions that are applied from the files, and managed by others, are not part of the release."""
     folder = chart.CHART / "files" / "crds"
-    applied = ground.cluster.kubectl("apply", "--server-side", "-f", str(folder))
+    applied = clean_cluster.cluster.kubectl("apply", "--server-side", "-f", str(folder))
     assert applied.returncode == 0, applied.stderr
-    ground.install({"crds": {"enabled": False}})
-    chart.uninstall(ground.cluster.kubeconfig)
-    assert len(ground.names("CustomResourceDefinition")) == len(list(folder.iterdir()))
+    clean_cluster.install({"crds": {"enabled": False}})
+    chart.uninstall(clean_cluster.cluster.kubeconfig)
+    assert len(clean_cluster.names("CustomResourceDefinition")) == len(list(folder.iterdir()))

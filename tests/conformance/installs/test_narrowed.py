@@ -84,7 +84,7 @@ def test_no_right_to_write_reaches_another_namespace(narrow: System) -> None:
     assert places == {TEAM, own, f"{own}-webhooks"}
 
 
-def test_whole_lives_need_no_more(narrow: System) -> None:
+def test_whole_lives_of_allocations_work_with_narrowed_rights(narrow: System) -> None:
     """A gang over REST, an applied one, one that fails twice and one that is killed: no request of ours is denied."""
     since = narrow.audit.position()
     gang = narrow.launch({**a_body(ranks=3, script={"runsS": 0.5}), "workspace": TEAM})

@@ -42,7 +42,7 @@ AT_ONCE_MAX = 6
 ENDED_S = 120.0
 
 
-class Place:
+class ReleaseCluster:
     """One cluster with nodes that run processes, and one release on it."""
 
     def __init__(self, operator: Operator, redis_url: str, marks: Path, following: Copy, folder: Path) -> None:
@@ -141,8 +141,8 @@ class Place:
 class Load:
     """Launches without end, half of them applied and half over REST, until `stop`."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, release_cluster: ReleaseCluster) -> None:
+        self.release_cluster = release_cluster
         self.ids: dict[str, str] = {}
         """{name: id} of all accepted launches"""
         self.errors: list[BaseException] = []
@@ -169,18 +169,18 @@ class Load:
         number = 0
         try:
             while not self._enough.wait(EVERY_S):
-                if len(self.place.live()) >= AT_ONCE_MAX:
+                if len(self.release_cluster.live()) >= AT_ONCE_MAX:
                     continue
                 number += 1
                 name = f"load-{number}"
-                self.ids[name] = self.place.apply(name) if number % 2 else self._posted(name)
+                self.ids[name] = self.release_cluster.apply(name) if number % 2 else self._posted(name)
         except BaseException as error:  # noqa: BLE001 - told by the thread that waits
             self.errors.append(error)
 
     def _posted(self, name: str) -> str:
         """Launch once, with one idempotency key for all tries."""
         key = uuid.uuid4().hex
-        return wait_until(lambda: self.place.post(name, key), f"{name} is launched", timeout_s=60) or ""
+        return wait_until(lambda: self.release_cluster.post(name, key), f"{name} is launched", timeout_s=60) or ""
 
 
 def _chart_of(version: Copy, folder: Path) -> Path:
@@ -194,7 +194,7 @@ def _chart_of(version: Copy, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Generator[Place]:
+def release_cluster(tmp_path_factory: pytest.TempPathFactory) -> Generator[ReleaseCluster]:
     """A control plane of its own, because only one release may own the definitions."""
     require_own_cluster()
     folder = tmp_path_factory.mktemp("release")
@@ -207,126 +207,132 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Generator[Place]:
         stays.enter_context(running_pods(cluster, folder / "pods", {"this": this.path, "next": following.path}))
         operator = Operator(cluster)
         stays.callback(operator.close)
-        yield Place(operator, server.url, marks, following, folder)
+        yield ReleaseCluster(operator, server.url, marks, following, folder)
 
 
-def _versions(place: Place) -> set[str]:
+def _versions(release_cluster: ReleaseCluster) -> set[str]:
     """The versions that the pods of the services report."""
-    pods = place.operator.items(f"/api/v1/namespaces/{chart.NAMESPACE}/pods", "app.kubernetes.io/part-of=slipway")
+    pods = release_cluster.operator.items(
+        f"/api/v1/namespaces/{chart.NAMESPACE}/pods", "app.kubernetes.io/part-of=slipway"
+    )
     return {
         pod["metadata"]["labels"]["app.kubernetes.io/version"] for pod in pods if pod["status"]["phase"] == "Running"
     }
 
 
-def _is_of_the_next(place: Place, name: str) -> bool:
+def _is_of_the_next(release_cluster: ReleaseCluster, name: str) -> bool:
     """Whether an api of the next version launched it and a watcher of the next version observed it."""
-    found = place.operator.get(f"{ALLOCATIONS}/{name}")
+    found = release_cluster.operator.get(f"{ALLOCATIONS}/{name}")
     return ASKED in found["spec"] and OBSERVED in found["status"]
 
 
-def test_an_upgrade_and_a_rollback_under_load_lose_and_double_nothing(place: Place) -> None:
+def test_an_upgrade_and_a_rollback_under_load_lose_and_double_nothing(release_cluster: ReleaseCluster) -> None:
     """Every accepted launch, by either version, succeeds, with every rank run once and with all its events.
 
     Fields of the next version are gone from reads once its definitions are.
     """
-    if place.is_installed:
-        chart.uninstall(place.kubeconfig)
-    place.install()
-    with Load(place) as load:
+    if release_cluster.is_installed:
+        chart.uninstall(release_cluster.kubeconfig)
+    release_cluster.install()
+    with Load(release_cluster) as load:
         load.more()
         values = with_version({}, "next")
-        kept = chart.reset_then_reuse(place.kubeconfig, values)
-        assert kept["externalRedis"] == {"url": place.redis_url}
-        chart.upgrade(place.kubeconfig, values=kept, chart=place.newer_chart)
-        place.settle()
-        wait_until(lambda: _versions(place) == {"99.2.0"}, "the pods of the other version are gone")
+        kept = chart.reset_then_reuse(release_cluster.kubeconfig, values)
+        assert kept["externalRedis"] == {"url": release_cluster.redis_url}
+        chart.upgrade(release_cluster.kubeconfig, values=kept, chart=release_cluster.newer_chart)
+        release_cluster.settle()
+        wait_until(lambda: _versions(release_cluster) == {"99.2.0"}, "the pods of the other version are gone")
         before = set(load.ids)
         load.more()
         wait_until(
-            lambda: any(_is_of_the_next(place, name) for name in set(load.ids) - before), "the next version wrote"
+            lambda: any(_is_of_the_next(release_cluster, name) for name in set(load.ids) - before),
+            "the next version wrote",
         )
-        chart.rollback(place.kubeconfig)
-        place.settle()
-        wait_until(lambda: _versions(place) == {own_version()}, "the pods of the other version are gone")
+        chart.rollback(release_cluster.kubeconfig)
+        release_cluster.settle()
+        wait_until(lambda: _versions(release_cluster) == {own_version()}, "the pods of the other version are gone")
         load.more()
     assert load.errors == []
-    wait_until(lambda: not place.live(), "every launch has ended", timeout_s=ENDED_S)
-    wait_until(lambda: not place.left(), f"nothing is left: {place.left()}", timeout_s=60)
-    names = {item["metadata"]["name"] for item in place.operator.items(ALLOCATIONS)}
+    wait_until(lambda: not release_cluster.live(), "every launch has ended", timeout_s=ENDED_S)
+    wait_until(lambda: not release_cluster.left(), f"nothing is left: {release_cluster.left()}", timeout_s=60)
+    names = {item["metadata"]["name"] for item in release_cluster.operator.items(ALLOCATIONS)}
     assert names == set(load.ids)
     for name, id_ in load.ids.items():
-        place.check_ended(name, id_)
-    assert [item for item in place.operator.items(ALLOCATIONS) if ASKED in item["spec"]] == []
+        release_cluster.check_ended(name, id_)
+    assert [item for item in release_cluster.operator.items(ALLOCATIONS) if ASKED in item["spec"]] == []
 
 
-def test_webhooks_of_an_older_release_move_at_an_upgrade(place: Place) -> None:
+def test_webhooks_of_an_older_release_move_at_an_upgrade(release_cluster: ReleaseCluster) -> None:
     """A hook that exists only while it runs moves them from the release's namespace into the one of webhooks; it
     moves them once."""
-    if not place.is_installed:
-        place.install()
+    if not release_cluster.is_installed:
+        release_cluster.install()
     webhook = to_secret(Webhook(name="older", config=Config(url="https://receiver.example/"), key=b"k" * 32), "")
     webhook["metadata"].pop("namespace")
     old, own = (f"/api/v1/namespaces/{name}/secrets" for name in (chart.NAMESPACE, f"{chart.NAMESPACE}-webhooks"))
-    created = place.operator.create(old, webhook)["metadata"]["creationTimestamp"]
-    chart.upgrade(place.kubeconfig, values=place.values)
-    place.settle()
-    moved = place.operator.get(f"{own}/slipway-webhook-older")
+    created = release_cluster.operator.create(old, webhook)["metadata"]["creationTimestamp"]
+    chart.upgrade(release_cluster.kubeconfig, values=release_cluster.values)
+    release_cluster.settle()
+    moved = release_cluster.operator.get(f"{own}/slipway-webhook-older")
     assert moved["data"] == webhook["data"]
     assert moved["metadata"]["annotations"]["slipway.dev/created"] == created
-    assert place.operator.find(f"/api/v1/namespaces/{chart.NAMESPACE}/serviceaccounts/slipway-webhooks") is None
-    assert place.operator.find("/apis/rbac.authorization.k8s.io/v1/clusterroles/slipway-webhooks") is None
-    place.operator.delete(f"{own}/slipway-webhook-older")
-    chart.upgrade(place.kubeconfig, values=place.values)
-    place.settle()
-    assert place.operator.find(f"{own}/slipway-webhook-older") is None
-    place.operator.delete(f"{old}/slipway-webhook-older")
+    assert (
+        release_cluster.operator.find(f"/api/v1/namespaces/{chart.NAMESPACE}/serviceaccounts/slipway-webhooks") is None
+    )
+    assert release_cluster.operator.find("/apis/rbac.authorization.k8s.io/v1/clusterroles/slipway-webhooks") is None
+    release_cluster.operator.delete(f"{own}/slipway-webhook-older")
+    chart.upgrade(release_cluster.kubeconfig, values=release_cluster.values)
+    release_cluster.settle()
+    assert release_cluster.operator.find(f"{own}/slipway-webhook-older") is None
+    release_cluster.operator.delete(f"{old}/slipway-webhook-older")
 
 
-def test_an_uninstall_that_is_asked_to_removes_every_allocation_first(place: Place) -> None:
+def test_an_uninstall_with_removal_removes_every_allocation_first(release_cluster: ReleaseCluster) -> None:
     """The Job that Helm runs before the uninstall has its own account and pod: no rank, allocation or finalizer is
     left."""
-    values = {**place.values, "uninstall": {"removeAllocations": True}}
-    if place.is_installed:
-        chart.upgrade(place.kubeconfig, values=values)
-        place.settle()
+    values = {**release_cluster.values, "uninstall": {"removeAllocations": True}}
+    if release_cluster.is_installed:
+        chart.upgrade(release_cluster.kubeconfig, values=values)
+        release_cluster.settle()
     else:
-        place.install(uninstall={"removeAllocations": True})
-    ids = {name: place.apply(name, UNTIL_TOLD) for name in ("runs-on", "runs-too")}
+        release_cluster.install(uninstall={"removeAllocations": True})
+    ids = {name: release_cluster.apply(name, UNTIL_TOLD) for name in ("runs-on", "runs-too")}
     for id_ in ids.values():
-        place.await_running(id_)
-    chart.uninstall(place.kubeconfig)
-    assert place.operator.items(ALLOCATIONS) == []
-    assert place.left() == []
-    accounts = place.operator.items(f"/api/v1/namespaces/{chart.NAMESPACE}/serviceaccounts")
+        release_cluster.await_running(id_)
+    chart.uninstall(release_cluster.kubeconfig)
+    assert release_cluster.operator.items(ALLOCATIONS) == []
+    assert release_cluster.left() == []
+    accounts = release_cluster.operator.items(f"/api/v1/namespaces/{chart.NAMESPACE}/serviceaccounts")
     assert [each["metadata"]["name"] for each in accounts if "slipway" in each["metadata"]["name"]] == []
 
 
-def test_what_runs_goes_on_without_us_and_is_taken_over_by_the_next_install(place: Place) -> None:
+def test_running_work_survives_an_uninstall_and_is_adopted_by_the_next_install(release_cluster: ReleaseCluster) -> None:
     """An uninstall touches no allocation: ranks run on, and the next install records their ends."""
-    (place.marks / "go").unlink(missing_ok=True)
-    if not place.is_installed:
-        place.install()
-    id_ = place.apply("outlives", UNTIL_TOLD)
-    place.await_running(id_)
+    (release_cluster.marks / "go").unlink(missing_ok=True)
+    if not release_cluster.is_installed:
+        release_cluster.install()
+    id_ = release_cluster.apply("outlives", UNTIL_TOLD)
+    release_cluster.await_running(id_)
     wait_until(
-        lambda: place.operator.get(f"{ALLOCATIONS}/outlives")["status"]["phase"] == "Running", "it is seen to run"
+        lambda: release_cluster.operator.get(f"{ALLOCATIONS}/outlives")["status"]["phase"] == "Running",
+        "it is seen to run",
     )
-    chart.uninstall(place.kubeconfig)
+    chart.uninstall(release_cluster.kubeconfig)
     pods = f"/api/v1/namespaces/{chart.NAMESPACE}/pods"
-    wait_until(lambda: not place.operator.items(pods), "our pods are gone", timeout_s=60)
-    phases = [pod["status"]["phase"] for pod in place.operator.items("/api/v1/namespaces/default/pods", OURS)]
+    wait_until(lambda: not release_cluster.operator.items(pods), "our pods are gone", timeout_s=60)
+    phases = [pod["status"]["phase"] for pod in release_cluster.operator.items("/api/v1/namespaces/default/pods", OURS)]
     assert phases == ["Running"] * RANKS
-    (place.marks / "go").touch()
+    (release_cluster.marks / "go").touch()
     wait_until(
         lambda: (
-            {p["status"]["phase"] for p in place.operator.items("/api/v1/namespaces/default/pods", OURS)}
+            {p["status"]["phase"] for p in release_cluster.operator.items("/api/v1/namespaces/default/pods", OURS)}
             == {"Succeeded"}
         ),
         "the ranks have ended",
     )
-    place.install()
-    wait_until(lambda: not place.live(), "the end is recorded", timeout_s=60)
-    place.check_ended("outlives", id_)
-    place.operator.delete(f"{ALLOCATIONS}/outlives")
-    wait_until(lambda: place.operator.find(f"{ALLOCATIONS}/outlives") is None, "it is let go")
-    chart.uninstall(place.kubeconfig)
+    release_cluster.install()
+    wait_until(lambda: not release_cluster.live(), "the end is recorded", timeout_s=60)
+    release_cluster.check_ended("outlives", id_)
+    release_cluster.operator.delete(f"{ALLOCATIONS}/outlives")
+    wait_until(lambda: release_cluster.operator.find(f"{ALLOCATIONS}/outlives") is None, "it is let go")
+    chart.uninstall(release_cluster.kubeconfig)

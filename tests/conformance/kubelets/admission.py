@@ -26,7 +26,7 @@ _NOT_TOLERATED = Rejection(
 )
 
 
-class Room:
+class NodeResources:
     """The resources of one node and the pods that hold them."""
 
     def __init__(self, allocatable: Resources) -> None:

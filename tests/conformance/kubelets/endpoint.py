@@ -2,7 +2,7 @@
 
 Owns one listener on the loopback and just enough HTTP: `GET /containerLogs/<namespace>/<pod>/<container>` and
 `/healthz`. A local API server asks in plain HTTP for `/logs/<namespace>/<uid>?container=...` instead. Knows no pods: it
-asks a `Shelf`. Clients are not authenticated: it is the loopback of a test.
+asks a `LogSource`. Clients are not authenticated: it is the loopback of a test.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ DRAIN_S = 60.0
 _PHRASES = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed"}
 
 
-class Shelf(Protocol):
+class LogSource(Protocol):
     """The source of the logs."""
 
     def log(self, pod: str, container: str, query: Query) -> AsyncIterator[bytes]:
@@ -35,8 +35,8 @@ class Shelf(Protocol):
 class Endpoint:
     """The endpoint. Open it with `start`, which returns the port; `plain` is without TLS."""
 
-    def __init__(self, shelf: Shelf, clock: Clock, certificate: Path | None, *, plain: bool = False) -> None:
-        self._shelf = shelf
+    def __init__(self, log_source: LogSource, clock: Clock, certificate: Path | None, *, plain: bool = False) -> None:
+        self._log_source = log_source
         self._clock = clock
         self._certificate = certificate
         self._plain = plain
@@ -93,7 +93,7 @@ class Endpoint:
                 return await _say(writer, 404, "404 page not found")
         try:
             query = query_of(given, self._clock.now())
-            chunks = self._shelf.log(pod, container, query)
+            chunks = self._log_source.log(pod, container, query)
             first = await anext(chunks, b"")
         except LogError as error:
             return await _say(writer, error.code, str(error))

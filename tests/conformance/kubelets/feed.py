@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from tests.conformance.kubelets.connections import Connections, LostConnectionError, RefusedError
-from tests.conformance.kubelets.objects import Event, Listing, Mark, Meta
+from tests.conformance.kubelets.objects import Bookmark, Event, Listing, Meta
 
 BOUND_PODS = "/api/v1/pods?fieldSelector=spec.nodeName%21%3D"
 PAGE = 500
@@ -18,7 +18,7 @@ PAUSE_S = 0.2
 WATCH_S = 600
 
 _event = msgspec.json.Decoder(Event)
-_mark = msgspec.json.Decoder(Mark)
+_mark = msgspec.json.Decoder(Bookmark)
 
 
 class HasMeta(Protocol):

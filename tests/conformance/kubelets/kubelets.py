@@ -1,7 +1,7 @@
 """All simulated nodes of one process: the public face of this package.
 
-Owns the parts and their tasks: connections, nodes and their heartbeat, the feed of pods, the desk that serves them,
-the endpoint for logs. See README.md.
+Owns the parts and their tasks: connections, nodes and their heartbeat, the feed of pods, their pod manager, and the
+endpoint for logs. See README.md.
 """
 
 import asyncio
@@ -12,20 +12,20 @@ from typing import Self
 
 from slipway.runtime.clock import Clock, SystemClock
 from tests.conformance.kubelets.access import read_access
-from tests.conformance.kubelets.admission import Room
-from tests.conformance.kubelets.announcer import Announcer
+from tests.conformance.kubelets.admission import NodeResources
 from tests.conformance.kubelets.connections import Connections
-from tests.conformance.kubelets.desk import WORKERS, Desk
+from tests.conformance.kubelets.container_logs import ContainerLogs
 from tests.conformance.kubelets.endpoint import HOST, Endpoint
+from tests.conformance.kubelets.event_recorder import EventRecorder
 from tests.conformance.kubelets.feed import BOUND_PODS, Feed
-from tests.conformance.kubelets.hands import Post, Rules
-from tests.conformance.kubelets.logbook import Logbook
-from tests.conformance.kubelets.nodes import ALL_NODES, Registrar, Shape, Site, labels_of, renew_interval_s
+from tests.conformance.kubelets.node_heartbeat import NodeHeartbeat
+from tests.conformance.kubelets.node_state import NodeState, Rules
+from tests.conformance.kubelets.nodes import ALL_NODES, KubeletAddress, Registrar, Shape, labels_of, renew_interval_s
 from tests.conformance.kubelets.objects import Node, Pod, Taint
+from tests.conformance.kubelets.pod_manager import WORKERS, PodManager
 from tests.conformance.kubelets.records import Counters, Records, Run
 from tests.conformance.kubelets.script import Play, Script
 from tests.conformance.kubelets.states import Verdict
-from tests.conformance.kubelets.upkeep import Upkeep
 
 SYNC_S = 120.0
 ANNOUNCERS = 4
@@ -71,21 +71,21 @@ class Kubelets:
         self._wire = Connections(read_access(Path(kubeconfig)), limit=connections)
         self._registrar = Registrar(self._wire, self._clock, self.shape)
         self._registrar.renew_s = self.renew_s
-        self._desk = Desk(self._wire, self._clock, self.records, self.rules)
-        self._feed = Feed(self._wire, self._desk, BOUND_PODS, Pod)
-        self._upkeep = Upkeep(self._registrar, self._desk.posts, self.records)
-        self._nodes = Feed(self._wire, self._upkeep, ALL_NODES, Node)
-        self._logbook = Logbook(self._desk, self._clock)
-        self._announcer = Announcer(self._wire) if events else None
+        self._pod_manager = PodManager(self._wire, self._clock, self.records, self.rules)
+        self._feed = Feed(self._wire, self._pod_manager, BOUND_PODS, Pod)
+        self._heartbeat = NodeHeartbeat(self._registrar, self._pod_manager.node_states, self.records)
+        self._nodes = Feed(self._wire, self._heartbeat, ALL_NODES, Node)
+        self._container_logs = ContainerLogs(self._pod_manager, self._clock)
+        self._recorder = EventRecorder(self._wire) if events else None
         self._endpoint: Endpoint | None = None
         self._is_local = local
         if logs:
             beside = Path(kubeconfig).parent / CERTIFICATE
             found = certificate or (beside if beside.exists() else None)
-            self._endpoint = Endpoint(self._logbook, self._clock, found, plain=local)
-            self._desk.on_note.append(self._logbook.note)
-        if self._announcer is not None:
-            self._desk.on_note.append(self._announcer.note)
+            self._endpoint = Endpoint(self._container_logs, self._clock, found, plain=local)
+            self._pod_manager.on_note.append(self._container_logs.note)
+        if self._recorder is not None:
+            self._pod_manager.on_note.append(self._recorder.note)
         self._main: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -106,7 +106,9 @@ class Kubelets:
     async def _open(self) -> None:
         if self._endpoint is not None:
             port = await self._endpoint.start()
-            self._registrar.site = Site(port=port, log_url=f"http://{HOST}:{port}" if self._is_local else "")
+            self._registrar.kubelet_address = KubeletAddress(
+                port=port, log_url=f"http://{HOST}:{port}" if self._is_local else ""
+            )
         await self.add_nodes()
         # One task for all of them, because a fixture may be left by another task than the one that entered it.
         self._main = asyncio.get_running_loop().create_task(self._run())
@@ -143,7 +145,7 @@ class Kubelets:
     def count(self) -> Counters:
         """How often each thing happened."""
         self.records.count.relists = self._feed.relists
-        self.records.count.events = self._announcer.sent if self._announcer else 0
+        self.records.count.events = self._recorder.sent if self._recorder else 0
         return self.records.count
 
     @property
@@ -160,15 +162,15 @@ class Kubelets:
 
     def exit(self, pod: str, code: int = 0, container: str = "") -> bool:
         """End the program of that pod (uid or `namespace/name`) now; False when it does not run."""
-        return self._desk.exit(pod, code, container)
+        return self._pod_manager.exit(pod, code, container)
 
     def evict(self, pod: str, words: str = EVICTED_WORDS) -> None:
         """Evict this pod because its node is short of memory."""
-        self._desk.stop(pod, Verdict(reason="Evicted", message=words, is_disruption=True))
+        self._pod_manager.stop(pod, Verdict(reason="Evicted", message=words, is_disruption=True))
 
     def write(self, pod: str, text: str, container: str = "") -> None:
         """Write a line into the container's log now."""
-        self._logbook.write(pod, text, container)
+        self._container_logs.write(pod, text, container)
 
     # --- what nodes do ----------------------------------------------------------------------------------------------
 
@@ -177,30 +179,32 @@ class Kubelets:
         self.nodes += [name for name in names if name not in self.nodes]
         wanted = [(index, name) for index, name in enumerate(self.nodes) if not names or name in names]
         for index, name in wanted:
-            room, labels = Room(self.shape.allocatable()), labels_of(name, index, self.shape)
+            room, labels = NodeResources(self.shape.allocatable()), labels_of(name, index, self.shape)
             taints = tuple(self.shape.taints)
-            self._desk.posts[name] = Post(name=name, index=index, room=room, labels=labels, taints=taints)
+            self._pod_manager.node_states[name] = NodeState(
+                name=name, index=index, room=room, labels=labels, taints=taints
+            )
         await self._registrar.register(wanted, leases=self._has_heartbeat)
 
     def lose(self, node: str, *, runs_on: bool = False) -> None:
         """Silence the node. Its machine is dead; with `runs_on` it is only cut off."""
-        self._desk.lose(node, runs_on=runs_on)
+        self._pod_manager.lose(node, runs_on=runs_on)
 
     async def recover(self, node: str) -> None:
         """Bring the node back: it registers again if needed, and reports what happened to its pods."""
-        post = self._desk.posts[node]
-        await self._registrar.register_one(post.index, node)
+        node_state = self._pod_manager.node_states[node]
+        await self._registrar.register_one(node_state.index, node)
         if self._has_heartbeat:
             await self._registrar.renew(node)
-        self._desk.recover(node)
+        self._pod_manager.recover(node)
 
     async def shut_down(self, node: str, *, grace_s: float = 5.0) -> None:
         """Shut the node down in good order: its pods end within the grace, and it admits no more pods."""
-        post = self._desk.posts[node]
-        post.is_closing = True
+        node_state = self._pod_manager.node_states[node]
+        node_state.is_closing = True
         verdict = Verdict(reason="Terminated", message=SHUTDOWN_WORDS, is_disruption=True)
-        for hand in self._desk.on(node):
-            self._desk.stop(hand.pod.uid, verdict, min(grace_s, hand.pod.grace_s))
+        for pod_state in self._pod_manager.on(node):
+            self._pod_manager.stop(pod_state.pod.uid, verdict, min(grace_s, pod_state.pod.grace_s))
         await self._registrar.set_ready(node, ready=False, words="node is shutting down")
 
     async def mark_not_ready(self, node: str, words: str = "Kubelet stopped posting node status.") -> None:
@@ -209,7 +213,7 @@ class Kubelets:
 
     async def taint(self, node: str, *taints: Taint) -> None:
         """Set the taints of the node, replacing all others: `Taint(key="...", effect="NoExecute")`."""
-        self._desk.posts[node].taints = taints
+        self._pod_manager.node_states[node].taints = taints
         await self._registrar.set_taints(node, taints)
 
     async def delete_node(self, node: str) -> None:
@@ -223,11 +227,11 @@ class Kubelets:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._feed.run())
             for _ in range(WORKERS):
-                tasks.create_task(self._desk.work())
-            if self._announcer is not None:
+                tasks.create_task(self._pod_manager.work())
+            if self._recorder is not None:
                 for _ in range(ANNOUNCERS):
-                    tasks.create_task(self._announcer.run())
+                    tasks.create_task(self._recorder.run())
             if self._has_heartbeat:
-                tasks.create_task(self._upkeep.beat())
-                tasks.create_task(self._upkeep.insist())
+                tasks.create_task(self._heartbeat.renew_leases())
+                tasks.create_task(self._heartbeat.restore_ready())
                 tasks.create_task(self._nodes.run())

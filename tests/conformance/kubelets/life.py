@@ -13,7 +13,17 @@ from slipway.model.times import parse_time
 from tests.conformance.kubelets import objects
 from tests.conformance.kubelets.objects import Pod
 from tests.conformance.kubelets.script import FOREVER, Script
-from tests.conformance.kubelets.states import NEVER, Box, Down, Note, Role, Up, Verdict, Waiting, What
+from tests.conformance.kubelets.states import (
+    NEVER,
+    HasEnded,
+    IsRunning,
+    IsWaiting,
+    Note,
+    NoteKind,
+    Role,
+    SimulatedContainer,
+    Verdict,
+)
 
 KILLED = 137
 LOST = 255
@@ -60,7 +70,7 @@ class Life:
             self.stop_at, self.kill_at = now, kill_at
             for box in self.boxes:
                 if box.is_up:
-                    self._note(What.KILLING, box, now, f"Stopping container {box.name}")
+                    self._note(NoteKind.KILLING, box, now, f"Stopping container {box.name}")
         elif kill_at < self.kill_at - _EPSILON_S:
             self.kill_at = kill_at
         else:
@@ -120,7 +130,7 @@ class Life:
             return self.stop(now, self.pod.grace_s, verdict=Verdict(reason="DeadlineExceeded", message=message))
         if self.script.evicts_s is not None and now >= self.admitted_at + self.script.evicts_s - _EPSILON_S:
             message = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 60Mi. "
-            self.notes.append(Note(What.EVICTED, "", now, message))
+            self.notes.append(Note(NoteKind.EVICTED, "", now, message))
             return self.stop(now, 0.0, verdict=Verdict(reason="Evicted", message=message, is_disruption=True))
         return False
 
@@ -129,7 +139,7 @@ class Life:
         if fails == FOREVER or self._mounts < fails:
             self._mounts += 1
             self._sandbox_at = now + min(120.0, 0.5 * 2 ** (self._mounts - 1))
-            self.notes.append(Note(What.MOUNT_FAILED, "", now))
+            self.notes.append(Note(NoteKind.MOUNT_FAILED, "", now))
             return False
         self.has_sandbox = True
         return True
@@ -147,9 +157,9 @@ class Life:
             return self._finish(now) if not any(box.is_up for box in self.boxes) else self._end_sidecars(now)
         return False
 
-    def _act(self, box: Box, now: float) -> bool:
+    def _act(self, box: SimulatedContainer, now: float) -> bool:
         match box.state:
-            case Up():
+            case IsRunning():
                 if now >= box.due_at - _EPSILON_S:
                     self._end(box, now, _exit_of(box), box.script.reason)
                     return True
@@ -157,42 +167,42 @@ class Life:
                     box.is_ready = True
                     return True
                 return False
-            case Down():
+            case HasEnded():
                 return self._is_restarted(box) and self._restart(box, box.state, now)
-            case Waiting():
+            case IsWaiting():
                 return now >= box.due_at - _EPSILON_S and self._start(box, now)
 
-    def _start(self, box: Box, now: float) -> bool:
+    def _start(self, box: SimulatedContainer, now: float) -> bool:
         fails = box.script.pull_fails
         if fails == FOREVER or box.pulls < fails:
             return self._fail_pull(box, now)
         if not box.restarts:
-            self._note(What.PULLING, box, now)
-            self._note(What.PULLED, box, now)
-        box.state = Up(now)
+            self._note(NoteKind.PULLING, box, now)
+            self._note(NoteKind.PULLED, box, now)
+        box.state = IsRunning(now)
         box.due_at = now + _runs_s(box)
         box.ready_at = NEVER if box.script.not_ready_s < 0 else now + box.script.not_ready_s
         box.is_ready = box.ready_at <= now
-        self._note(What.STARTED, box, now)
+        self._note(NoteKind.STARTED, box, now)
         return True
 
-    def _fail_pull(self, box: Box, now: float) -> bool:
+    def _fail_pull(self, box: SimulatedContainer, now: float) -> bool:
         backoff_s = _backoff_s(box.script, box.pulls)
         error = f'failed to pull and unpack image "{box.image}": failed to resolve reference: not found'
-        if isinstance(box.state, Waiting) and box.state.reason == "ErrImagePull":
+        if isinstance(box.state, IsWaiting) and box.state.reason == "ErrImagePull":
             message = f'Back-off pulling image "{box.image}": ErrImagePull: {error}'
-            box.state = Waiting("ImagePullBackOff", message)
+            box.state = IsWaiting("ImagePullBackOff", message)
             box.due_at = now + backoff_s - _shown_s(backoff_s)
             box.pulls += 1
-            self._note(What.PULL_BACKOFF, box, now)
+            self._note(NoteKind.PULL_BACKOFF, box, now)
         else:
-            box.state = Waiting("ErrImagePull", error)
+            box.state = IsWaiting("ErrImagePull", error)
             box.due_at = now + _shown_s(backoff_s)
-            self._note(What.PULLING, box, now)
-            self._note(What.PULL_FAILED, box, now, error)
+            self._note(NoteKind.PULLING, box, now)
+            self._note(NoteKind.PULL_FAILED, box, now, error)
         return True
 
-    def _restart(self, box: Box, ended: Down, now: float) -> bool:
+    def _restart(self, box: SimulatedContainer, ended: HasEnded, now: float) -> bool:
         """Restart a container: at once the first time, then after a backoff that doubles."""
         box.last, box.is_ready = ended, False
         box.restarts += 1
@@ -201,19 +211,19 @@ class Life:
             meta = self.pod.metadata
             words = f"container={box.name} pod={meta.name}_{meta.namespace}({meta.uid})"
             message = f"back-off {backoff_s:g}s restarting failed {words}"
-            box.state, box.due_at = Waiting("CrashLoopBackOff", message), now + backoff_s
-            self._note(What.CRASH_BACKOFF, box, now)
+            box.state, box.due_at = IsWaiting("CrashLoopBackOff", message), now + backoff_s
+            self._note(NoteKind.CRASH_BACKOFF, box, now)
         else:
-            box.state, box.due_at = Waiting(), now
+            box.state, box.due_at = IsWaiting(), now
         box.crashes += 1
         return True
 
-    def _end(self, box: Box, now: float, code: int, reason: str = "") -> None:
-        began = box.state.started_at if isinstance(box.state, Up) else None
+    def _end(self, box: SimulatedContainer, now: float, code: int, reason: str = "") -> None:
+        began = box.state.started_at if isinstance(box.state, IsRunning) else None
         words = reason or ("Error" if code else "Completed")
-        box.state = Down(code, words, box.script.message, began, now)
+        box.state = HasEnded(code, words, box.script.message, began, now)
         box.is_ready = False
-        self._note(What.ENDED, box, now, words, code)
+        self._note(NoteKind.ENDED, box, now, words, code)
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -236,13 +246,13 @@ class Life:
     def _finish(self, now: float) -> bool:
         """End the pod. A container that never ran is reported as lost, because a kubelet cannot tell the difference."""
         for box in self.boxes:
-            if isinstance(box.state, Waiting) and box.last is not None:
+            if isinstance(box.state, IsWaiting) and box.last is not None:
                 box.state, box.last = box.last, None
                 box.restarts -= 1
-        lost = Down(KILLED, UNKNOWN, "The container could not be located when the pod was terminated")
+        lost = HasEnded(KILLED, UNKNOWN, "The container could not be located when the pod was terminated")
         if self._has_initialized():
             for box in self.mains:
-                if isinstance(box.state, Waiting):
+                if isinstance(box.state, IsWaiting):
                     box.state = lost
         self.is_ended = True
         return True
@@ -261,7 +271,7 @@ class Life:
                 return True
         return all(box.end is not None and not self._is_restarted(box) for box in self.mains)
 
-    def _is_restarted(self, box: Box) -> bool:
+    def _is_restarted(self, box: SimulatedContainer) -> bool:
         ended = box.end
         if ended is None or box.role is Role.SIDECAR:
             return ended is not None and not all(main.end and not self._is_restarted(main) for main in self.mains)
@@ -285,7 +295,7 @@ class Life:
         for box in self.boxes if self.has_sandbox else ():
             if box.is_up:
                 dues += [box.due_at] if box.is_ready else [box.due_at, box.ready_at]
-            elif isinstance(box.state, Waiting) and box.due_at > now:
+            elif isinstance(box.state, IsWaiting) and box.due_at > now:
                 dues.append(box.due_at)
         return min(dues)
 
@@ -304,7 +314,7 @@ class Life:
             box.last = _down(said.last_state.terminated)
             if said.state.running is not None:
                 began = parse_time(said.state.running.started_at) if said.state.running.started_at else now
-                box.state, box.due_at = Up(began), began + _runs_s(box)
+                box.state, box.due_at = IsRunning(began), began + _runs_s(box)
                 box.ready_at = NEVER if box.script.not_ready_s < 0 else began + box.script.not_ready_s
                 box.is_ready = box.ready_at <= now
                 self.has_sandbox = self.is_adopted = True
@@ -318,23 +328,25 @@ class Life:
         text = self.pod.status.start_time
         return parse_time(text) if text else self.admitted_at
 
-    def _note(self, what: What, box: Box, now: float, text: str = "", code: int | None = None) -> None:
+    def _note(
+        self, what: NoteKind, box: SimulatedContainer, now: float, text: str = "", code: int | None = None
+    ) -> None:
         self.notes.append(Note(what, box.name, now, text, code, box.restarts))
 
 
-def _boxes(pod: Pod, script: Script) -> list[Box]:
-    boxes: list[Box] = []
+def _boxes(pod: Pod, script: Script) -> list[SimulatedContainer]:
+    boxes: list[SimulatedContainer] = []
     for item in pod.spec.init_containers:
         role = Role.SIDECAR if item.is_sidecar else Role.INIT
-        boxes.append(Box(name=item.name, image=item.image, role=role, script=script.of(item.name)))
+        boxes.append(SimulatedContainer(name=item.name, image=item.image, role=role, script=script.of(item.name)))
     boxes += [
-        Box(name=item.name, image=item.image, role=Role.MAIN, script=script.of(item.name))
+        SimulatedContainer(name=item.name, image=item.image, role=Role.MAIN, script=script.of(item.name))
         for item in pod.spec.containers
     ]
     return boxes
 
 
-def _runs_s(box: Box) -> float:
+def _runs_s(box: SimulatedContainer) -> float:
     if box.role is Role.INIT:
         return box.script.init_runs_s
     if box.role is Role.SIDECAR or box.script.runs_s is None:
@@ -342,7 +354,7 @@ def _runs_s(box: Box) -> float:
     return box.script.runs_s
 
 
-def _exit_of(box: Box) -> int:
+def _exit_of(box: SimulatedContainer) -> int:
     match box.role:
         case Role.INIT:
             return box.script.init_exit
@@ -352,7 +364,7 @@ def _exit_of(box: Box) -> int:
             return box.script.exit_of(box.restarts)
 
 
-def _end_by_signal(box: Box, stop_at: float, kill_at: float) -> tuple[float, int]:
+def _end_by_signal(box: SimulatedContainer, stop_at: float, kill_at: float) -> tuple[float, int]:
     """When and how a running container ends after SIGTERM: by itself, by obeying, or by SIGKILL."""
     obeys_at = NEVER if box.script.ignores_term else stop_at + box.script.term_s
     if box.due_at <= min(obeys_at, kill_at):
@@ -370,9 +382,9 @@ def _shown_s(backoff_s: float) -> float:
     return min(PULL_ERROR_S, backoff_s / 2)
 
 
-def _down(said: objects.Terminated | None) -> Down | None:
+def _down(said: objects.Terminated | None) -> HasEnded | None:
     if said is None:
         return None
     began = parse_time(said.started_at) if said.started_at else None
     ended = parse_time(said.finished_at) if said.finished_at else None
-    return Down(said.exit_code, said.reason, said.message, began, ended)
+    return HasEnded(said.exit_code, said.reason, said.message, began, ended)

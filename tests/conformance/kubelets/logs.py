@@ -14,7 +14,7 @@ import msgspec
 from slipway.model.times import format_time, parse_time
 from tests.conformance.kubelets.life import Life
 from tests.conformance.kubelets.script import Script
-from tests.conformance.kubelets.states import Box, Down, Up, Waiting
+from tests.conformance.kubelets.states import HasEnded, IsRunning, IsWaiting, SimulatedContainer
 
 Line = tuple[float, str]
 """The time (epoch seconds) and the text without its line end."""
@@ -39,7 +39,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     bytes_max: int | None = None
 
 
-class Stretch(msgspec.Struct, frozen=True, kw_only=True):
+class ContainerRun(msgspec.Struct, frozen=True, kw_only=True):
     """One start of one container; `ended_at` is None while it runs."""
 
     number: int
@@ -65,7 +65,7 @@ def query_of(given: Mapping[str, str], now: float) -> Query:
         raise LogError(400, f"unable to decode the request as query parameters: {error}") from error
 
 
-def stretch_of(life: Life, container: str, *, previous: bool) -> tuple[Box, Stretch]:
+def run_of(life: Life, container: str, *, previous: bool) -> tuple[SimulatedContainer, ContainerRun]:
     """Find the start whose log is requested. Raises LogError, in a kubelet's words."""
     pod = life.pod.metadata.name
     box = next((box for box in life.boxes if box.name == container), None)
@@ -74,17 +74,17 @@ def stretch_of(life: Life, container: str, *, previous: bool) -> tuple[Box, Stre
     if previous:
         if box.last is None or box.last.started_at is None:
             raise LogError(400, f'previous terminated container "{container}" in pod "{pod}" not found')
-        return box, _stretch(box.restarts - 1, box.last)
+        return box, _run_before(box.restarts - 1, box.last)
     match box.state:
-        case Up(started_at=at):
-            return box, Stretch(number=box.restarts, started_at=at)
-        case Down():
+        case IsRunning(started_at=at):
+            return box, ContainerRun(number=box.restarts, started_at=at)
+        case HasEnded():
             if box.state.started_at is None:
                 raise LogError(400, f'container "{container}" in pod "{pod}" is terminated')
-            return box, _stretch(box.restarts, box.state)
-        case Waiting(reason=reason):
+            return box, _run_before(box.restarts, box.state)
+        case IsWaiting(reason=reason):
             if box.last is not None and box.last.started_at is not None:
-                return box, _stretch(box.restarts - 1, box.last)
+                return box, _run_before(box.restarts - 1, box.last)
             words = {
                 "ErrImagePull": "image can't be pulled",
                 "ImagePullBackOff": "trying and failing to pull image",
@@ -95,16 +95,16 @@ def stretch_of(life: Life, container: str, *, previous: bool) -> tuple[Box, Stre
             )
 
 
-def lines_of(box: Box, stretch: Stretch, added: Iterable[Line], until: float) -> list[Line]:
+def lines_of(box: SimulatedContainer, run: ContainerRun, added: Iterable[Line], until: float) -> list[Line]:
     """The lines that the container had written by then, in order."""
-    until = until if stretch.ended_at is None else min(until, stretch.ended_at)
-    lines = [(stretch.started_at, text) for text in box.script.logs]
+    until = until if run.ended_at is None else min(until, run.ended_at)
+    lines = [(run.started_at, text) for text in box.script.logs]
     every_s = box.script.log_every_s
     if every_s > 0:
-        count = int((until - stretch.started_at) / every_s + 1e-6)
-        lines += [(stretch.started_at + each * every_s, f"line {each}") for each in range(1, count + 1)]
-    lines += printed(box.script, stretch.started_at, stretch.ended_at, until)
-    lines += [line for line in added if stretch.started_at <= line[0] <= until]
+        count = int((until - run.started_at) / every_s + 1e-6)
+        lines += [(run.started_at + each * every_s, f"line {each}") for each in range(1, count + 1)]
+    lines += printed(box.script, run.started_at, run.ended_at, until)
+    lines += [line for line in added if run.started_at <= line[0] <= until]
     return sorted(lines, key=lambda line: line[0])
 
 
@@ -118,14 +118,14 @@ def printed(script: Script, started_at: float, ended_at: float | None, until: fl
     return lines
 
 
-def next_line_at(box: Box, stretch: Stretch, now: float) -> float | None:
+def next_line_at(box: SimulatedContainer, run: ContainerRun, now: float) -> float | None:
     """The time at which the container next writes by itself."""
-    if stretch.ended_at is not None:
+    if run.ended_at is not None:
         return None
-    due = [at for burst in box.script.bursts if (at := stretch.started_at + burst.after_s) > now and burst.after_s >= 0]
+    due = [at for burst in box.script.bursts if (at := run.started_at + burst.after_s) > now and burst.after_s >= 0]
     every_s = box.script.log_every_s
     if every_s > 0:
-        due.append(stretch.started_at + (int((now - stretch.started_at) / every_s + 1e-6) + 1) * every_s)
+        due.append(run.started_at + (int((now - run.started_at) / every_s + 1e-6) + 1) * every_s)
     return min(due, default=None)
 
 
@@ -153,9 +153,9 @@ def _numbered(first: int, count: int, width: int) -> tuple[str, ...]:
     )
 
 
-def _stretch(number: int, end: Down) -> Stretch:
+def _run_before(number: int, end: HasEnded) -> ContainerRun:
     began = end.started_at or 0.0
-    return Stretch(number=number, started_at=began, ended_at=end.finished_at or began)
+    return ContainerRun(number=number, started_at=began, ended_at=end.finished_at or began)
 
 
 def _is_true(given: Mapping[str, str], name: str) -> bool:

@@ -60,7 +60,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         return self.capacity() - Resources.parse(self.reserved)
 
 
-class Site(msgspec.Struct, frozen=True, kw_only=True):
+class KubeletAddress(msgspec.Struct, frozen=True, kw_only=True):
     """The address of the nodes' kubelet."""
 
     ip: str = "127.0.0.1"
@@ -87,7 +87,7 @@ def labels_of(name: str, index: int, shape: Shape) -> dict[str, str]:
     }
 
 
-def manifest(name: str, index: int, shape: Shape, site: Site, now: float) -> Json:
+def manifest(name: str, index: int, shape: Shape, kubelet_address: KubeletAddress, now: float) -> Json:
     """The manifest of a ready Node. The API server accepts the status of a node with its creation."""
     return {
         "apiVersion": "v1",
@@ -95,21 +95,21 @@ def manifest(name: str, index: int, shape: Shape, site: Site, now: float) -> Jso
         "metadata": {
             "name": name,
             "labels": labels_of(name, index, shape),
-            "annotations": site.annotations(),
+            "annotations": kubelet_address.annotations(),
         },
         "spec": {"taints": [msgspec.to_builtins(taint) for taint in shape.taints]} if shape.taints else {},
-        "status": status(name, shape, site, now),
+        "status": status(name, shape, kubelet_address, now),
     }
 
 
-def status(name: str, shape: Shape, site: Site, now: float) -> Json:
+def status(name: str, shape: Shape, kubelet_address: KubeletAddress, now: float) -> Json:
     """The status that a ready node reports."""
     return {
         "capacity": shape.capacity().quantities(),
         "allocatable": shape.allocatable().quantities(),
         "conditions": conditions(now),
-        "addresses": [{"type": "InternalIP", "address": site.ip}, {"type": "Hostname", "address": name}],
-        "daemonEndpoints": {"kubeletEndpoint": {"Port": site.port}},
+        "addresses": [{"type": "InternalIP", "address": kubelet_address.ip}, {"type": "Hostname", "address": name}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet_address.port}},
         "nodeInfo": {
             "machineID": name,
             "systemUUID": name,
@@ -150,7 +150,7 @@ class Registrar:
         self._wire = wire
         self._clock = clock
         self._shape = shape
-        self.site = Site()
+        self.kubelet_address = KubeletAddress()
         self.renew_s = RENEW_MIN_S
 
     async def register(self, names: Sequence[tuple[int, str]], *, leases: bool) -> None:
@@ -169,7 +169,7 @@ class Registrar:
 
     async def register_one(self, index: int, name: str) -> None:
         """Make the node exist, ready, with exactly its taints."""
-        made = manifest(name, index, self._shape, self.site, self._clock.now())
+        made = manifest(name, index, self._shape, self.kubelet_address, self._clock.now())
         try:
             answer = await self._wire.call("POST", NODES, _encode(made))
         except RefusedError as error:

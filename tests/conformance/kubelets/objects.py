@@ -29,7 +29,7 @@ class Meta(msgspec.Struct, rename="camel", kw_only=True):
     deletion_grace_period_seconds: int | None = None
 
 
-class Asked(msgspec.Struct, kw_only=True):
+class ContainerResources(msgspec.Struct, kw_only=True):
     """resources of a container."""
 
     requests: dict[str, str | int | float] = {}
@@ -42,7 +42,7 @@ class Container(msgspec.Struct, rename="camel", kw_only=True):
     name: str
     image: str = ""
     restart_policy: str = ""
-    resources: Asked = field(default_factory=Asked)
+    resources: ContainerResources = field(default_factory=ContainerResources)
 
     @property
     def is_sidecar(self) -> bool:
@@ -247,7 +247,7 @@ class Listing(msgspec.Struct, Generic[T], kw_only=True):
     items: list[T] = []
 
 
-class Mark(msgspec.Struct, kw_only=True):
+class Bookmark(msgspec.Struct, kw_only=True):
     """The object of a bookmark: everything but its version is empty."""
 
     metadata: ListMeta

@@ -1,6 +1,6 @@
 """The states of a container and the events about it.
 
-Immutable values, except `Box`, which is a container during its life and changes.
+Immutable values, except `SimulatedContainer`, which is a container during its life and changes.
 """
 
 from dataclasses import dataclass, field
@@ -21,16 +21,16 @@ class Role(StrEnum):
     MAIN = "main"
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class IsWaiting(msgspec.Struct, frozen=True):
     reason: str = ""
     message: str = ""
 
 
-class Up(msgspec.Struct, frozen=True):
+class IsRunning(msgspec.Struct, frozen=True):
     started_at: float
 
 
-class Down(msgspec.Struct, frozen=True):
+class HasEnded(msgspec.Struct, frozen=True):
     code: int
     reason: str = ""
     message: str = ""
@@ -46,7 +46,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     is_disruption: bool = False
 
 
-class What(StrEnum):
+class NoteKind(StrEnum):
     """The kind of a thing that happened."""
 
     PULLING = "pulling"
@@ -66,7 +66,7 @@ class What(StrEnum):
 class Note(msgspec.Struct, frozen=True):
     """One thing that happened to one container (or to the pod, with no name)."""
 
-    what: What
+    what: NoteKind
     container: str
     at: float
     text: str = ""
@@ -75,15 +75,15 @@ class Note(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True, kw_only=True)
-class Box:
+class SimulatedContainer:
     """One container during its life."""
 
     name: str
     image: str
     role: Role
     script: Script
-    state: Waiting | Up | Down = field(default_factory=Waiting)
-    last: Down | None = None
+    state: IsWaiting | IsRunning | HasEnded = field(default_factory=IsWaiting)
+    last: HasEnded | None = None
     restarts: int = 0
     due_at: float = 0.0
     """when it changes by itself: ends if it runs, tries to start if it waits"""
@@ -95,14 +95,14 @@ class Box:
     @property
     def is_up(self) -> bool:
         """Whether the container runs."""
-        return isinstance(self.state, Up)
+        return isinstance(self.state, IsRunning)
 
     @property
-    def end(self) -> Down | None:
+    def end(self) -> HasEnded | None:
         """The end of the container; None before it."""
-        return self.state if isinstance(self.state, Down) else None
+        return self.state if isinstance(self.state, HasEnded) else None
 
     @property
     def has_run(self) -> bool:
         """Whether the container was ever started."""
-        return not isinstance(self.state, Waiting) or self.last is not None
+        return not isinstance(self.state, IsWaiting) or self.last is not None

@@ -17,7 +17,7 @@ import msgspec
 from slipway.model.times import format_time
 from tests.conformance.kubelets.life import Life
 from tests.conformance.kubelets.objects import Json, Pod
-from tests.conformance.kubelets.states import Box, Down, Role, Up, Waiting
+from tests.conformance.kubelets.states import HasEnded, IsRunning, IsWaiting, Role, SimulatedContainer
 
 _OURS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 _encode = msgspec.json.encode
@@ -120,14 +120,14 @@ def container_id(pod: Pod, name: str, restarts: int) -> str:
     return "containerd://" + hashlib.sha256(f"{pod.uid}/{name}/{restarts}".encode()).hexdigest()
 
 
-def _container(pod: Pod, box: Box, waiting: str) -> Json:
+def _container(pod: Pod, box: SimulatedContainer, waiting: str) -> Json:
     is_up = box.is_up
     ready = is_up and box.is_ready
     if box.role is Role.INIT:
         ready = box.end is not None and box.end.code == 0
     # The number of a start is the number of restarts before it. While a container waits, the id is that of its last
     # start.
-    number = box.restarts if not isinstance(box.state, Waiting) else box.restarts - 1
+    number = box.restarts if not isinstance(box.state, IsWaiting) else box.restarts - 1
     has_id = number >= 0 and (is_up or (box.end or box.last) is not None)
     has_id = has_id and not (box.end is not None and box.end.started_at is None)
     status: Json = {
@@ -136,7 +136,7 @@ def _container(pod: Pod, box: Box, waiting: str) -> Json:
         "imageID": image_id(box.image) if has_id else "",
         "ready": ready,
         "started": is_up,
-        "restartCount": number if isinstance(box.state, Waiting) and box.restarts else box.restarts,
+        "restartCount": number if isinstance(box.state, IsWaiting) and box.restarts else box.restarts,
         "state": _state(pod, box, box.state, box.restarts, waiting),
         "lastState": _state(pod, box, box.last, box.restarts - 1, waiting) if box.last else {},
     }
@@ -145,14 +145,16 @@ def _container(pod: Pod, box: Box, waiting: str) -> Json:
     return status
 
 
-def _state(pod: Pod, box: Box, state: Waiting | Up | Down, number: int, waiting: str) -> Json:
+def _state(
+    pod: Pod, box: SimulatedContainer, state: IsWaiting | IsRunning | HasEnded, number: int, waiting: str
+) -> Json:
     match state:
-        case Waiting(reason=reason, message=message):
+        case IsWaiting(reason=reason, message=message):
             words: Json = {"reason": reason or waiting}
             return {"waiting": words | ({"message": message} if message else {})}
-        case Up(started_at=at):
+        case IsRunning(started_at=at):
             return {"running": {"startedAt": stamp(at)}}
-        case Down():
+        case HasEnded():
             ended: dict[str, Any] = {"exitCode": state.code, "reason": state.reason}
             if state.message:
                 ended["message"] = state.message

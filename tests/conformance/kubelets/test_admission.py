@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.kubelets.admission import Room, mismatch
+from tests.conformance.kubelets.admission import NodeResources, mismatch
 from tests.conformance.kubelets.builders import a_pod
 from tests.conformance.kubelets.nodes import Shape
 from tests.conformance.kubelets.objects import Json, Pod, Taint
@@ -19,9 +19,9 @@ def asking(uid: str = "u-1", **requests: str) -> Pod:
     return a_pod(metadata={"uid": uid}, containers=[{"name": "main", "resources": resources}])
 
 
-def room(**more: Any) -> Room:
+def room(**more: Any) -> NodeResources:
     """A small node."""
-    return Room(Shape(cpu="4", memory="1Gi", pods=3, **more).allocatable())
+    return NodeResources(Shape(cpu="4", memory="1Gi", pods=3, **more).allocatable())
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_what_does_not_fit_is_named(requests: dict[str, str], reason: str, words
     assert (rejection.reason, rejection.message) == (reason, f"Node didn't have enough resource: {words}")
 
 
-def test_pods_are_a_resource_that_comes_back() -> None:
+def test_a_released_pod_frees_its_pod_slot() -> None:
     """A node refuses a pod with OutOfpods until another one has ended."""
     node = room()
     assert [node.admit(asking(f"u-{index}")) for index in range(3)] == [None, None, None]
@@ -64,7 +64,7 @@ def test_devices_are_refused_by_their_plugin() -> None:
     assert rejection.message == f"Allocate failed due to {words}, which is unexpected"
 
 
-def test_a_resource_that_the_node_has_never_heard_of_is_no_reason() -> None:
+def test_an_unknown_resource_is_no_reason_to_refuse() -> None:
     """A node admits a request for a resource that it does not know, as a kubelet does: the manager of the resource
     decides."""
     assert room().admit(asking(gpu="2")) is None
@@ -98,7 +98,7 @@ def test_selectors_and_affinity_must_match(spec: Json, reason: str) -> None:
     assert (rejection.reason if rejection else "") == reason
 
 
-def test_only_a_taint_that_executes_is_looked_at() -> None:
+def test_only_noexecute_taints_are_checked() -> None:
     """A node ignores NoSchedule taints: only a scheduler uses them."""
     taints = [Taint(key="gpu", effect="NoSchedule")]
     assert mismatch(a_pod(), "node-0", {}, taints) is None

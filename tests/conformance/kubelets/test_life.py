@@ -7,14 +7,14 @@ import pytest
 from tests.conformance.kubelets.builders import a_pod
 from tests.conformance.kubelets.life import Life
 from tests.conformance.kubelets.script import Script
-from tests.conformance.kubelets.states import NEVER, Down, Up, Verdict, Waiting, What
+from tests.conformance.kubelets.states import NEVER, HasEnded, IsRunning, IsWaiting, NoteKind, Verdict
 from tests.conformance.kubelets.status import phase_of
 
 BEGIN = 1_700_000_000.0
 
 
 def lived(script: Script, until: float, **spec: Any) -> Life:
-    """The life of a pod after so many seconds, advanced at each of its due times as its desk would."""
+    """The life of a pod after so many seconds, advanced at each of its due times as the pod manager would."""
     life = Life(a_pod(**spec), script, BEGIN)
     go(life, until)
     return life
@@ -39,7 +39,7 @@ def test_a_pod_waits_for_its_sandbox_runs_and_ends_with_its_code() -> None:
     assert phase_of(lived(script, 2)) == "Running"
     life = lived(script, 5)
     assert phase_of(life) == "Failed"
-    assert life.mains[0].end == Down(7, "Error", "", BEGIN + 2, BEGIN + 5)
+    assert life.mains[0].end == HasEnded(7, "Error", "", BEGIN + 2, BEGIN + 5)
     assert phase_of(lived(Script(runs_s=1), 9)) == "Succeeded"
 
 
@@ -57,7 +57,7 @@ def test_a_stopped_container_ends_when_it_obeys() -> None:
     go(life, 11.9)
     assert phase_of(life) == "Running"
     go(life, 12)
-    assert (phase_of(life), life.mains[0].end) == ("Failed", Down(143, "Error", "", BEGIN, BEGIN + 12))
+    assert (phase_of(life), life.mains[0].end) == ("Failed", HasEnded(143, "Error", "", BEGIN, BEGIN + 12))
 
 
 def test_a_container_that_ignores_sigterm_is_killed_after_the_grace() -> None:
@@ -90,7 +90,7 @@ def test_a_pod_that_is_stopped_before_it_starts_reports_what_could_not_be_locate
     end = life.mains[0].end
     assert end is not None
     assert (end.code, end.reason, end.started_at) == (137, "ContainerStatusUnknown", None)
-    assert What.STARTED not in [note.what for note in life.notes]
+    assert NoteKind.STARTED not in [note.what for note in life.notes]
 
 
 def test_init_containers_run_one_after_the_other() -> None:
@@ -111,7 +111,7 @@ def test_a_failed_init_container_fails_the_pod() -> None:
     """With restartPolicy Never no other container starts, and the main container still waits."""
     life = lived(Script(starts_s=0, init_exit=2), 1, initContainers=[{"name": "one"}, {"name": "two"}])
     assert phase_of(life) == "Failed"
-    assert [type(box.state) for box in life.boxes] == [Down, Waiting, Waiting]
+    assert [type(box.state) for box in life.boxes] == [HasEnded, IsWaiting, IsWaiting]
 
 
 def test_a_sidecar_runs_beside_and_ends_last() -> None:
@@ -130,7 +130,7 @@ def test_a_crashing_container_is_restarted_later_and_later() -> None:
     starts = [word for word in what(life) if word.startswith("started")]
     assert starts == ["started main 0", "started main 1", "started main 12", "started main 33"]
     box = life.mains[0]
-    assert isinstance(box.state, Waiting)
+    assert isinstance(box.state, IsWaiting)
     assert box.state.reason == "CrashLoopBackOff"
     assert phase_of(life) == "Running"
 
@@ -147,12 +147,12 @@ def test_a_failing_pull_is_reported_and_retried() -> None:
     """A pod shows ErrImagePull, then ImagePullBackOff, until the pull works."""
     script = Script(starts_s=0, pull_fails=1, backoff_s=4)
     state = lived(script, 0.5).mains[0].state
-    assert isinstance(state, Waiting)
+    assert isinstance(state, IsWaiting)
     assert state.reason == "ErrImagePull"
     state = lived(script, 2).mains[0].state
-    assert isinstance(state, Waiting)
+    assert isinstance(state, IsWaiting)
     assert state.reason == "ImagePullBackOff"
-    assert lived(script, 4).mains[0].state == Up(BEGIN + 4)
+    assert lived(script, 4).mains[0].state == IsRunning(BEGIN + 4)
     assert phase_of(lived(Script(pull_fails=-1), 4000)) == "Pending"
 
 

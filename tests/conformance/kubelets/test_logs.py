@@ -6,7 +6,7 @@ import pytest
 
 from tests.conformance.kubelets.builders import a_pod
 from tests.conformance.kubelets.life import Life
-from tests.conformance.kubelets.logs import LogError, Query, lines_of, query_of, rendered, stretch_of
+from tests.conformance.kubelets.logs import LogError, Query, lines_of, query_of, rendered, run_of
 from tests.conformance.kubelets.script import Script
 
 BEGIN = 1_767_225_600.0
@@ -17,8 +17,8 @@ def logged(query: Query, until: float = 10.0, **more: Any) -> str:
     life = Life(a_pod(), Script(starts_s=0, logs=("hello",), log_every_s=1, **more), BEGIN)
     life.advance(BEGIN)
     life.advance(BEGIN + until)
-    box, stretch = stretch_of(life, "main", previous=query.previous)
-    return rendered(lines_of(box, stretch, [(BEGIN + 2.5, "added")], BEGIN + until), query).decode()
+    box, run = run_of(life, "main", previous=query.previous)
+    return rendered(lines_of(box, run, [(BEGIN + 2.5, "added")], BEGIN + until), query).decode()
 
 
 def test_lines_come_with_time() -> None:
@@ -31,11 +31,11 @@ def test_nothing_is_written_after_the_end() -> None:
     life = Life(a_pod(), Script(starts_s=0, runs_s=2, log_every_s=1), BEGIN)
     life.advance(BEGIN)
     life.advance(BEGIN + 2)
-    box, stretch = stretch_of(life, "main", previous=False)
-    assert [text for _, text in lines_of(box, stretch, [], BEGIN + 9)] == ["line 1", "line 2"]
+    box, run = run_of(life, "main", previous=False)
+    assert [text for _, text in lines_of(box, run, [], BEGIN + 9)] == ["line 1", "line 2"]
 
 
-def test_a_question_narrows_the_answer() -> None:
+def test_query_parameters_limit_the_log() -> None:
     """Tail, time and bytes limit the answer, each as PodLogOptions says."""
     assert logged(Query(tail=2), 3) == "added\nline 3\n"
     assert logged(Query(tail=0), 3) == ""
@@ -61,11 +61,11 @@ def test_parameters_are_read_as_the_api_server_sends_them() -> None:
         (Script(starts_s=0), "other", False, 'container "other" not found in pod "p"'),
     ],
 )
-def test_what_has_no_log_is_said_in_a_kubelet_s_words(
+def test_a_missing_log_gives_the_error_message_of_a_kubelet(
     script: Script, container: str, previous: bool, words: str
 ) -> None:
     """A container without a log gets a kubelet's error, so kubectl shows the same message."""
     life = Life(a_pod(), script, BEGIN)
     life.advance(BEGIN)
     with pytest.raises(LogError, match=words):
-        stretch_of(life, container, previous=previous)
+        run_of(life, container, previous=previous)

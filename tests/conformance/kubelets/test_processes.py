@@ -17,7 +17,7 @@ from tests.support.wait import wait_until
 NAMESPACE = "kn-processes"
 
 
-class Shop:
+class KubectlHarness:
     """One node of processes, and kubectl."""
 
     def __init__(self, cluster: RealCluster) -> None:
@@ -48,35 +48,35 @@ class Shop:
 
 
 @pytest.fixture(scope="module")
-def shop(real: RealCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    """A shop with a namespace of its own."""
+def harness(real: RealCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubectlHarness]:
+    """A node and kubectl in a namespace of its own."""
     real.kubectl("create", "namespace", NAMESPACE)
     account = ("-n", NAMESPACE, "get", "serviceaccount", "default")
     wait_until(lambda: real.kubectl(*account).returncode == 0, "the namespace's account")
     folder: Path = tmp_path_factory.mktemp("processes") / "state"
     with running_process_nodes(real, folder):
-        yield Shop(real)
+        yield KubectlHarness(real)
     real.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 
 
-def test_a_process_has_its_configuration_and_its_end_is_reported(shop: Shop) -> None:
+def test_a_process_has_its_configuration_and_its_end_is_reported(harness: KubectlHarness) -> None:
     """A process has the environment of a ConfigMap, its output is in `kubectl logs`, and its exit code in the
     status."""
-    shop.kubectl("create", "configmap", "words", "--from-literal=GREETING=hello")
-    shop.run("talks", 'echo "$GREETING"; exit 5', envFrom=[{"configMapRef": {"name": "words"}}])
-    status = shop.until("talks", "Failed")
+    harness.kubectl("create", "configmap", "words", "--from-literal=GREETING=hello")
+    harness.run("talks", 'echo "$GREETING"; exit 5', envFrom=[{"configMapRef": {"name": "words"}}])
+    status = harness.until("talks", "Failed")
     assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 5
-    assert shop.kubectl("logs", "talks") == "hello\n"
+    assert harness.kubectl("logs", "talks") == "hello\n"
 
 
-def test_a_token_of_the_account_is_where_it_is_mounted(shop: Shop) -> None:
+def test_a_token_of_the_account_is_where_it_is_mounted(harness: KubectlHarness) -> None:
     """The API server accepts the mounted token as the pod's account."""
     path = "/var/run/secrets/kubernetes.io/serviceaccount/token"
-    shop.run("calls", f"cat {path}")
-    shop.until("calls", "Succeeded")
-    token = shop.kubectl("logs", "calls").strip()
-    url, ca = shop.cluster.url, str(shop.cluster.ca)
-    said = shop.cluster.kubectl(
+    harness.run("calls", f"cat {path}")
+    harness.until("calls", "Succeeded")
+    token = harness.kubectl("logs", "calls").strip()
+    url, ca = harness.cluster.url, str(harness.cluster.ca)
+    said = harness.cluster.kubectl(
         f"--server={url}",
         f"--certificate-authority={ca}",
         f"--token={token}",
@@ -87,11 +87,11 @@ def test_a_token_of_the_account_is_where_it_is_mounted(shop: Shop) -> None:
     assert f"system:serviceaccount:{NAMESPACE}:default" in said.stdout, said.stderr
 
 
-def test_deletion_is_a_signal_and_a_grace(shop: Shop) -> None:
+def test_deletion_is_a_signal_and_a_grace(harness: KubectlHarness) -> None:
     """A deleted pod's process gets SIGTERM and may still write a line; then the pod is gone."""
-    shop.run("stops", 'trap "echo bye; exit 0" TERM; echo up; while :; do sleep 0.1; done')
-    shop.until("stops", "Running")
-    wait_until(lambda: "up" in shop.kubectl("logs", "stops"), "it is up")
+    harness.run("stops", 'trap "echo bye; exit 0" TERM; echo up; while :; do sleep 0.1; done')
+    harness.until("stops", "Running")
+    wait_until(lambda: "up" in harness.kubectl("logs", "stops"), "it is up")
     began = time.monotonic()
-    shop.kubectl("delete", "pod", "stops")
+    harness.kubectl("delete", "pod", "stops")
     assert time.monotonic() - began < 15

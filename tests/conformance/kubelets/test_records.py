@@ -41,7 +41,7 @@ def test_a_rank_that_ran_twice_in_one_attempt_is_a_double() -> None:
     assert [(first.uid, again.uid) for first, again in doubles(records.runs)] == [("u-1", "u-4")]
 
 
-def test_a_take_over_is_no_start() -> None:
+def test_adopting_a_running_container_is_no_start() -> None:
     """An adopted container is recorded, and not counted as a start."""
     records = Records()
     records.adopt(ranked("u-1"), "main", 0, 1.0)

@@ -119,7 +119,7 @@ def test_deleted_before_it_began() -> None:
     assert "containerID" not in container
 
 
-def test_a_verdict_is_told_with_the_end() -> None:
+def test_a_pod_failure_is_reported_when_its_containers_have_ended() -> None:
     """The pod's reason, message and disruption condition appear only when nothing of it runs any more."""
     life = a_life(Script(starts_s=0, term_s=2))
     life.advance(BEGIN)

@@ -18,7 +18,7 @@ from slipway.scheduler.extenders import Extenders
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
 from slipway.scheduler.plan.state.pool_state import PoolState
-from tests.conformance.scheduling.referee import a_referee
+from tests.conformance.scheduling.oracle import an_oracle
 from tests.conformance.scheduling.worlds import NAMESPACES, Json
 from tests.conformance.wanted import require_own_cluster
 from tests.support.extender import LoopbackExtender, an_extender, names_of, passes
@@ -104,10 +104,10 @@ def test_both_ask_the_same_and_place_by_it(names_only: bool, tmp_path: Path) -> 
             "weight": 1,
             "nodeCacheCapable": names_only,
         }
-        with a_referee(tmp_path, [theirs]) as referee:
-            nodes = referee.begin([a_node(name) for name in NAMES])
-            referee.create(POD)
-            chosen = referee.judge(POD).node
+        with an_oracle(tmp_path, [theirs]) as oracle:
+            nodes = oracle.begin([a_node(name) for name in NAMES])
+            oracle.create(POD)
+            chosen = oracle.judge(POD).node
         asked, extender.requests = extender.requests, []
 
         assert chosen == "big-c"

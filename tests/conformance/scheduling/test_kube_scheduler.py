@@ -21,7 +21,7 @@ from slipway.scheduler.plan.placement.policy import SPREAD, policy_of
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.planner import plan
 from slipway.scheduler.plan.state.pool_state import PoolState
-from tests.conformance.scheduling.referee import CURVE, DEFAULT, PACKING, Referee, Verdict, a_referee
+from tests.conformance.scheduling.oracle import CURVE, DEFAULT, PACKING, SchedulerOracle, Verdict, an_oracle
 from tests.conformance.scheduling.worlds import EXTENDED, NAMESPACES, Json, a_node, a_pod
 from tests.conformance.wanted import require_own_cluster
 
@@ -71,7 +71,7 @@ class Tally(msgspec.Struct):
 
 
 class Mirror:
-    """Our view of the referee's cluster."""
+    """Our view of the oracle's cluster."""
 
     def __init__(self, nodes: list[Json]) -> None:
         self.columns = PoolState(PoolFact(name="default"))
@@ -150,15 +150,15 @@ def role_of(pod: Json) -> RoleFact:
     )
 
 
-def _round(referee: Referee, seed: int, tally: Tally) -> None:
+def _round(oracle: SchedulerOracle, seed: int, tally: Tally) -> None:
     random = Random(seed)
-    nodes = referee.begin([a_node(random, f"n{index:02d}") for index in range(random.randint(6, 20))])
+    nodes = oracle.begin([a_node(random, f"n{index:02d}") for index in range(random.randint(6, 20))])
     mirror = Mirror(nodes)
     for number in range(PODS):
         pod = a_pod(random, f"p{seed}-{number}")
         pod["spec"]["schedulerName"] = random.choice([DEFAULT, DEFAULT, PACKING, CURVE])
-        created = referee.create(pod)
-        verdict = referee.judge(created)
+        created = oracle.create(pod)
+        verdict = oracle.judge(created)
         mirror.compare(created, verdict, tally)
         if verdict.node:
             mirror.add(verdict.pod)
@@ -168,9 +168,9 @@ def test_kube_scheduler_agrees(tmp_path: Path, capsys: pytest.CaptureFixture[str
     """Our planner and kube-scheduler agree on the choice, on the fitting nodes and on every single score."""
     require_own_cluster()
     tally = Tally()
-    with a_referee(tmp_path) as referee:
+    with an_oracle(tmp_path) as oracle:
         for seed in range(SEED, SEED + ROUNDS):
-            _round(referee, seed, tally)
+            _round(oracle, seed, tally)
     with capsys.disabled():
         print(  # noqa: T201 - what was compared is the result
             f"\n{tally.pods} pods compared with kube-scheduler, {tally.unschedulable} of them unschedulable, "

@@ -21,7 +21,7 @@ from tests.conformance.system.operator import Operator
 from tests.conformance.system.permissions import Account
 from tests.conformance.system.process import ServiceProcess
 from tests.support import chart
-from tests.support.cli import Ran
+from tests.support.cli import CommandResult
 from tests.support.ports import free_ports
 
 Json = dict[str, Any]
@@ -116,12 +116,14 @@ class Installation:
                 process.await_ready()
         assert not ends, "\n".join(ends)
 
-    def run(self, component: str, *words: str, more: Mapping[str, str] | None = None, timeout_s: float = ONCE_S) -> Ran:
+    def run(
+        self, component: str, *words: str, more: Mapping[str, str] | None = None, timeout_s: float = ONCE_S
+    ) -> CommandResult:
         """Run the container of a component to its end: the setup, or a service with `--once`."""
         env = {**self.environment(component, "127.0.0.1:0", "127.0.0.1:0"), **(more or {})}
         argv = [*self.command(component), *words]
         done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=timeout_s, check=False)
-        return Ran(done.returncode, done.stdout, done.stderr)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
 
     # --- environments, commands and accounts ------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ NODE_CPUS = 16
 _numbers = itertools.count(1)
 
 
-class Place:
+class PoolUnderTest:
     """A pool, its queue of the same name, its nodes, and the objects of others there."""
 
     def __init__(self, system: System, name: str, nodes: list[str]) -> None:
@@ -130,7 +130,7 @@ class Place:
 
 
 @contextmanager
-def a_place(system: System, *, nodes: int = 2, **spec: Any) -> Generator[Place]:
+def a_pool_of_its_own(system: System, *, nodes: int = 2, **spec: Any) -> Generator[PoolUnderTest]:
     """A pool with that many nodes, ready for use."""
     number = next(_numbers)
     # Of the pools that select a node, the first by name gets it, and the default pool selects all nodes.
@@ -143,13 +143,13 @@ def a_place(system: System, *, nodes: int = 2, **spec: Any) -> Generator[Place]:
     system.nodes.add(*names)
     for node in names:
         system.operator.change(f"/api/v1/nodes/{node}", {"metadata": {"labels": {LABEL: name}}})
-    place = Place(system, name, names)
+    own_pool = PoolUnderTest(system, name, names)
     try:
-        yield place
+        yield own_pool
     finally:
         system.installation.await_ready()
         system.settle()
-        place.leave()
+        own_pool.leave()
         for node in names:
             system.nodes.remove(node)
         for plural in ("queues", "resourcepools"):

@@ -14,7 +14,7 @@ import httpx2
 import yaml
 
 from tests.conformance.cluster.servers import RealCluster
-from tests.support.cli import Ran
+from tests.support.cli import CommandResult
 from tests.support.wait import wait_until
 
 Json = dict[str, Any]
@@ -91,10 +91,10 @@ class Operator:
             return str(error.response.json()["message"])
         return ""
 
-    def kubectl(self, *words: str, stdin: str = "", timeout_s: float = 60.0) -> Ran:
+    def kubectl(self, *words: str, stdin: str = "", timeout_s: float = 60.0) -> CommandResult:
         """Run the real kubectl."""
         done = self.cluster.kubectl(*words, stdin=stdin, timeout_s=timeout_s)
-        return Ran(done.returncode, done.stdout, done.stderr)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
 
     def apply(self, *manifests: Mapping[str, Any]) -> str:
         """Run `kubectl apply` with these objects and return its output."""
@@ -117,7 +117,7 @@ class Operator:
         return found
 
 
-def must(ran: Ran) -> str:
+def must(ran: CommandResult) -> str:
     """Return the output of a command, which must succeed."""
     assert ran.code == 0, ran.err or ran.out
     return ran.out

@@ -20,7 +20,7 @@ from tests.conformance.kubelets.processes import running_process_nodes
 from tests.conformance.system.operator import Json, Operator
 from tests.support import chart
 from tests.support.dockerfile import Image
-from tests.support.enter_container import LISTENS, Where
+from tests.support.enter_container import LISTENS, ImageAndServer
 from tests.support.wait import wait_until
 
 NODES = 2
@@ -63,7 +63,7 @@ def running_pods_of(image: Image, cluster: RealCluster, folder: Path) -> Generat
     """Run nodes whose containers find the commands of the image, in a container of the image, with the account's own
     token."""
     host, _, port = cluster.url.removeprefix("https://").partition(":")
-    about = Where(root=str(image.root), env=dict(image.env), user=image.user, host=host, port=port)
+    about = ImageAndServer(root=str(image.root), env=dict(image.env), user=image.user, host=host, port=port)
     where = folder / "where.json"
     where.parent.mkdir(parents=True)
     where.write_bytes(msgspec.json.encode(about))

@@ -26,7 +26,7 @@ from tests.conformance.system.deployment import Installation
 from tests.conformance.system.nodes import Nodes
 from tests.conformance.system.operator import GROUP, Json, Operator, must
 from tests.support import patience
-from tests.support.cli import Ran
+from tests.support.cli import CommandResult
 from tests.support.wait import wait_until
 
 T = TypeVar("T")
@@ -106,12 +106,12 @@ class System:
         """The events of the allocation, in one word each."""
         return [item["type"].rpartition(".")[2] for item in self.events(id_)]
 
-    def cli(self, *words: str, timeout_s: float = 60.0) -> Ran:
+    def cli(self, *words: str, timeout_s: float = 60.0) -> CommandResult:
         """Run `slipway ...` as a process."""
         env = {**os.environ, "SLIPWAY_SERVER": self.installation.url, "NO_COLOR": "1"}
         argv = [sys.executable, "-m", "slipway.cli.main", *words]
         done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=timeout_s, check=False)
-        return Ran(done.returncode, done.stdout, done.stderr)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
 
     # --- Kubernetes -------------------------------------------------------------------------------------------------
 

@@ -281,7 +281,7 @@ def test_what_an_allocation_runs_is_its_users(system: System, owner: Json, compo
         refused(merge(client, path, stay), "owners", "finalizers")
 
 
-def test_the_watcher_lets_go_of_what_the_scheduler_holds(system: System, owner: Json) -> None:
+def test_the_watcher_removes_the_finalizer_that_the_scheduler_added(system: System, owner: Json) -> None:
     """Only the scheduler adds the finalizer, and only the watcher removes it, with the mark that the usage is
     booked."""
     path = f"{GROUP}/namespaces/default/allocations/{owner['name']}"
@@ -312,7 +312,7 @@ def test_the_api_changes_what_its_callers_change(system: System, owner: Json) ->
 
 
 @pytest.mark.parametrize("component", ["podworker", "watcher"])
-def test_a_rank_stays_what_it_is(system: System, rank: str, component: str) -> None:
+def test_the_identity_of_a_rank_cannot_be_changed(system: System, rank: str, component: str) -> None:
     """The services cannot change a rank's image, which the kubelet would start, its labels, by which it is found, or
     its owner."""
     image = {"spec": {"containers": [{"name": "main", "image": "example.org/evil:1"}]}}

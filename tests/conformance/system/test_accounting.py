@@ -34,7 +34,7 @@ NODE_COUNT, STRANGERS = 5, 7
 ROOM = {CPU: "64", MEMORY: "256Gi", DISK: "500Gi", TOY: "40", HUGE: "1Gi", "pods": "30"}
 
 
-class Strangers:
+class OtherUsersPods:
     """Random pods of other users."""
 
     def __init__(self, seed: int) -> None:
@@ -117,11 +117,11 @@ def operator(real: RealCluster) -> Generator[Operator]:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_both_see_the_same_room(operator: Operator, seed: int) -> None:
+def test_both_compute_the_same_free_resources(operator: Operator, seed: int) -> None:
     """A pod with one unit more than the free amount that we compute does not fit; a pod with exactly that amount
     does."""
     names = [f"accounting-{seed}-{index}" for index in range(NODE_COUNT)]
-    _furnish(operator, names, Strangers(seed))
+    _furnish(operator, names, OtherUsersPods(seed))
     snapshot = _snapshot(operator, names)
     free = _free(snapshot)
     taken = dict(zip(snapshot.table.names, snapshot.usage.is_port_taken(TAKEN, EVERY).tolist(), strict=True))
@@ -143,7 +143,7 @@ def test_both_see_the_same_room(operator: Operator, seed: int) -> None:
     assert all(amount == 0 for node in names for amount in after[node].values()), after
 
 
-def _furnish(operator: Operator, names: Sequence[str], strangers: Strangers) -> None:
+def _furnish(operator: Operator, names: Sequence[str], other_pods: OtherUsersPods) -> None:
     overhead = {"podFixed": {CPU: "250m", MEMORY: "64Mi"}}
     operator.create(RUNTIMES, {"metadata": {"name": "accounting"}, "handler": "none", "overhead": overhead})
     for node in names:
@@ -158,8 +158,8 @@ def _furnish(operator: Operator, names: Sequence[str], strangers: Strangers) -> 
             },
         )
         for index in range(STRANGERS):
-            pod = operator.create(PODS, strangers.pod(node, f"{node}-{index}"))
-            operator.change(f"{PODS}/{node}-{index}/status", {"status": strangers.status(pod)})
+            pod = operator.create(PODS, other_pods.pod(node, f"{node}-{index}"))
+            operator.change(f"{PODS}/{node}-{index}/status", {"status": other_pods.status(pod)})
 
 
 def _snapshot(operator: Operator, names: Sequence[str]) -> PoolSnapshot:

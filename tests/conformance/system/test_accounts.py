@@ -54,7 +54,7 @@ def test_as_a_pod_finds_it(system: System, tmp_path: Path, monkeypatch: pytest.M
         asyncio.run(ask())
 
 
-def test_nobody_else_may(system: System) -> None:
+def test_each_account_has_only_the_rights_of_its_service(system: System) -> None:
     """Each account has only the rights of its service: none can read secrets, and the api cannot write a status."""
     refused = [("get", "", "secrets", ""), ("delete", "", "nodes", ""), ("*", "*", "*", "")]
     for component in (*chart.SERVICES, chart.SETUP):

@@ -15,7 +15,7 @@ def audit(system: System, *words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_lives_are_clean(system: System) -> None:
+def test_the_audit_of_whole_lives_finds_nothing(system: System) -> None:
     """While gangs run, fail and are killed, the audit sees every version, and no invariant is broken."""
     first = system.launch(a_body("training", 2))
     system.wait_for(first, "Running")
@@ -38,7 +38,7 @@ def test_lives_are_clean(system: System) -> None:
     assert seen["I14"] >= 1
 
 
-def test_what_is_there_is_clean(system: System) -> None:
+def test_the_audit_of_the_present_state_finds_nothing(system: System) -> None:
     """One check of everything that the tests before have left: no rule of the custom resource is broken."""
     done = audit(system, "--once", "-o", "json")
     assert done.returncode == 0, done.stdout + done.stderr

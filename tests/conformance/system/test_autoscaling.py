@@ -11,7 +11,7 @@ import pytest
 
 from slipway.model.times import format_time
 from slipway.runtime.clock import SystemClock
-from tests.conformance.system.neighbours import LABEL, Place, a_place
+from tests.conformance.system.neighbours import LABEL, PoolUnderTest, a_pool_of_its_own
 from tests.conformance.system.operator import Json
 from tests.conformance.system.system import System
 from tests.conformance.system.test_policies import acting_as
@@ -45,9 +45,9 @@ def _kind(system: System) -> Generator[None]:
 class Autoscaler:
     """Adds nodes to a pool, and sets the conditions of its requests."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.system = place.system
+    def __init__(self, own_pool: PoolUnderTest) -> None:
+        self.own_pool = own_pool
+        self.system = own_pool.system
         self.added: list[str] = []
 
     def requests(self) -> list[Json]:
@@ -68,10 +68,10 @@ class Autoscaler:
     def add(self, count: int = 1) -> None:
         """Add nodes to the pool."""
         for _ in range(count):
-            name = f"{self.place.name}-new-{len(self.added)}"
+            name = f"{self.own_pool.name}-new-{len(self.added)}"
             self.added.append(name)
             self.system.nodes.add(name)
-            self.system.operator.change(f"/api/v1/nodes/{name}", {"metadata": {"labels": {LABEL: self.place.name}}})
+            self.system.operator.change(f"/api/v1/nodes/{name}", {"metadata": {"labels": {LABEL: self.own_pool.name}}})
 
     def is_given_back(self) -> bool:
         """Whether no object of any request is left."""
@@ -84,14 +84,14 @@ class Autoscaler:
 
 def a_pool(system: System, **autoscaling: Any) -> Any:
     """A pool of one node with an autoscaler."""
-    return a_place(system, nodes=1, autoscaling={**SPEC, **autoscaling})
+    return a_pool_of_its_own(system, nodes=1, autoscaling={**SPEC, **autoscaling})
 
 
 @pytest.fixture
 def autoscaler(request: pytest.FixtureRequest, system: System) -> Generator[Autoscaler]:
     mode = getattr(request, "param", "ProvisioningRequest")
-    with a_pool(system, mode=mode) as place:
-        scaler = Autoscaler(place)
+    with a_pool(system, mode=mode) as own_pool:
+        scaler = Autoscaler(own_pool)
         yield scaler
         for node in scaler.added:
             system.nodes.remove(node)
@@ -106,14 +106,14 @@ def test_a_gang_starts_on_the_nodes_that_its_request_brings(autoscaler: Autoscal
     """The request names a template with the shape of the ranks. When the nodes are added, the gang runs, and the
     request is deleted."""
     system = autoscaler.system
-    id_ = autoscaler.place.launch(4, cpu="6", script={"runsS": 1.0})
+    id_ = autoscaler.own_pool.launch(4, cpu="6", script={"runsS": 1.0})
     request = autoscaler.request()
     assert request["spec"]["provisioningClassName"] == "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
     (pods,) = request["spec"]["podSets"]
     assert pods["count"] == 4
     template = system.operator.get(f"{TEMPLATES}/{pods['podTemplateRef']['name']}")["template"]["spec"]
     assert template["containers"][0]["resources"]["requests"]["cpu"] == "6"
-    assert template["nodeSelector"][LABEL] == autoscaler.place.name
+    assert template["nodeSelector"][LABEL] == autoscaler.own_pool.name
     waits(system, id_, "nodes for 4 ranks were requested at")
     # With the nodes the gang starts, and its request is deleted.
     autoscaler.says(request, "Provisioned", "the nodes are there")
@@ -126,7 +126,7 @@ def test_a_refusal_backs_off_and_the_next_try_has_another_name(autoscaler: Autos
     """The allocation shows the message of the autoscaler; when a gang is cancelled, all objects of its requests are
     deleted."""
     system = autoscaler.system
-    id_ = autoscaler.place.launch(4, cpu="6", script={"runsS": 1.0})
+    id_ = autoscaler.own_pool.launch(4, cpu="6", script={"runsS": 1.0})
     first = autoscaler.request()
     autoscaler.says(first, "Failed", "no capacity in this zone")
     waits(system, id_, "no capacity in this zone")
@@ -143,7 +143,7 @@ def test_a_refusal_backs_off_and_the_next_try_has_another_name(autoscaler: Autos
 def test_a_leader_that_is_killed_leaves_one_request(autoscaler: Autoscaler) -> None:
     """The leader is killed once the first object exists: the next leader finishes the request under the same names."""
     system = autoscaler.system
-    id_ = autoscaler.place.launch(4, cpu="6", script={"runsS": 1.0})
+    id_ = autoscaler.own_pool.launch(4, cpu="6", script={"runsS": 1.0})
     wait_until(lambda: system.operator.items(TEMPLATES, PLACEHOLDERS), "the first object stands", timeout_s=60.0)
     system.installation.kill("scheduler")
     system.installation.await_ready()
@@ -163,7 +163,7 @@ def test_placeholders_make_room_for_the_gang_once_each_has_a_node(autoscaler: Au
     """kube-scheduler binds placeholders where the ranks can run. Their priority is negative; they are deleted before
     the gang starts."""
     system = autoscaler.system
-    id_ = autoscaler.place.launch(4, cpu="6", script={"runsS": 1.0})
+    id_ = autoscaler.own_pool.launch(4, cpu="6", script={"runsS": 1.0})
     wait_until(lambda: len(system.operator.items(PODS, PLACEHOLDERS)) == 4, "all placeholders stand", timeout_s=60.0)
     pods = system.operator.items(PODS, PLACEHOLDERS)
     assert {pod["spec"]["priority"] for pod in pods} == {-5}

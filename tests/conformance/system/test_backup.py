@@ -7,22 +7,22 @@ from pathlib import Path
 from tests.conformance.system.operator import GROUP
 from tests.conformance.system.system import System, a_body
 from tests.support import chart
-from tests.support.cli import Ran
+from tests.support.cli import CommandResult
 from tests.support.local_stack import cli_words
 from tests.support.wait import wait_until
 
 ALLOCATIONS = f"{GROUP}/namespaces/default/allocations"
 
 
-def slipway(system: System, *words: str) -> Ran:
+def slipway(system: System, *words: str) -> CommandResult:
     """Run the command as an administrator."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("SLIPWAY_")}
     more = ("--kubeconfig", str(system.operator.cluster.kubeconfig))
     done = subprocess.run(cli_words(*words, *more), env=env, capture_output=True, text=True, timeout=120, check=False)
-    return Ran(done.returncode, done.stdout, done.stderr)
+    return CommandResult(done.returncode, done.stdout, done.stderr)
 
 
-def test_what_is_lost_comes_back(system: System, tmp_path: Path) -> None:
+def test_a_backup_restores_a_lost_system(system: System, tmp_path: Path) -> None:
     """Ended and cancelled allocations come back unchanged, with their old ids; a running one begins its next
     attempt, once."""
     file = tmp_path / "backup.jsonl"

@@ -31,7 +31,7 @@ def failed(found: dict[str, Json]) -> set[str]:
     return {name for name, each in found.items() if each["state"] == "failed" and not name.startswith("service ")}
 
 
-def test_a_release_that_works_is_well(system: System) -> None:
+def test_the_doctor_finds_nothing_in_a_working_release(system: System) -> None:
     """The doctor finds no fault: the rights of every account, as the API server judges them, stored schemas, its
     clock, leases, Redis."""
     _, found = look(system)
@@ -42,7 +42,7 @@ def test_a_release_that_works_is_well(system: System) -> None:
     assert found["crd allocations.slipway.dev"]["state"] == "ok"
 
 
-def test_what_is_taken_away_is_named(system: System) -> None:
+def test_each_removed_part_is_named_by_the_doctor(system: System) -> None:
     """The doctor names a missing policy binding and a missing Role, and its exit code is 1."""
     binding = next(iter(system.operator.items(POLICY_BINDINGS, "app.kubernetes.io/part-of=slipway")))
     role = system.operator.get(ROLE)

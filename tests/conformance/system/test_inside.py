@@ -18,7 +18,7 @@ from tests.support.plain_http import NO_TLS
 TOKENS = "/api/v1/namespaces/default/serviceaccounts/default/token"
 
 
-class Door:
+class TasksPort:
     """The api's port for tasks, as one rank calls it."""
 
     def __init__(self, system: System, id_: str, token: str = "") -> None:
@@ -74,17 +74,17 @@ def test_the_api_server_says_whose_a_token_is(system: System, gang: tuple[str, l
     a forged one gives access to nothing."""
     id_, pods = gang
     token = a_token(system, pods[1])
-    assert Door(system, id_, token).ask("POST", "ready")[0] == 200
+    assert TasksPort(system, id_, token).ask("POST", "ready")[0] == 200
     assert system.object(id_)["spec"]["signals"]["ready"] is True
-    assert Door(system, id_, token).ask("GET", "logs")[0] == 404
+    assert TasksPort(system, id_, token).ask("GET", "logs")[0] == 404
     other = system.launch(a_body())
     system.wait_for(other, "Running")
     refused: dict[str, tuple[int, Json]] = {
-        "which is not a rank of": Door(system, other, token).ask("POST", "ready"),
-        "not for 'slipway'": Door(system, id_, a_token(system, pods[0], "vault")).ask("POST", "ready"),
-        "bound to no pod|and not to a pod": Door(system, id_, a_token(system, None)).ask("POST", "ready"),
-        "does not accept the token": Door(system, id_, token[:-8] + "AAAAAAAA").ask("POST", "ready"),
-        "missing bearer token": Door(system, id_).ask("POST", "ready"),
+        "which is not a rank of": TasksPort(system, other, token).ask("POST", "ready"),
+        "not for 'slipway'": TasksPort(system, id_, a_token(system, pods[0], "vault")).ask("POST", "ready"),
+        "bound to no pod|and not to a pod": TasksPort(system, id_, a_token(system, None)).ask("POST", "ready"),
+        "does not accept the token": TasksPort(system, id_, token[:-8] + "AAAAAAAA").ask("POST", "ready"),
+        "missing bearer token": TasksPort(system, id_).ask("POST", "ready"),
     }
     for words, (status, answer) in refused.items():
         assert any(part in answer["detail"] for part in words.split("|")), answer
@@ -99,14 +99,14 @@ def test_a_token_ends_with_its_pod(system: System, gang: tuple[str, list[Json]])
     system.post(f"/allocations/{id_}/kill")
     system.ended(id_, "Canceled")
     system.nothing_left(system.object(id_)["metadata"]["uid"])
-    status, answer = Door(system, id_, fresh).ask("POST", "ready")
+    status, answer = TasksPort(system, id_, fresh).ask("POST", "ready")
     assert (status, answer["code"]) == (401, "unauthorized"), answer
 
 
 def test_ranks_exchange_data(system: System, gang: tuple[str, list[Json]]) -> None:
     """The token tells which rank calls; the ranks are ready when all of them have called."""
     id_, pods = gang
-    doors = [Door(system, id_, a_token(system, pod)) for pod in pods]
+    doors = [TasksPort(system, id_, a_token(system, pod)) for pod in pods]
 
     def gather(rank: int) -> tuple[int, Json]:
         body: dict[str, Any] = {"requestId": uuid.uuid4().hex, "numPeers": 2, "data": {"rank": rank}}
@@ -125,14 +125,14 @@ def test_an_eviction_is_heard_answered_and_requeued(system: System, gang: tuple[
     """A rank reads the scheduler's stop on the port for tasks. Acknowledged and ended with 0, the allocation is
     Preempted and runs again. The tokens of the attempt before are refused."""
     id_, pods = gang
-    doors = [Door(system, id_, a_token(system, pod)) for pod in pods]
+    doors = [TasksPort(system, id_, a_token(system, pod)) for pod in pods]
     assert doors[0].ask("POST", "ready")[0] == 200
     system.wait_until(id_, lambda view: view["ready"], "ready")
     evict(system, id_)
-    for rank, (door, pod) in enumerate(zip(doors, pods, strict=True)):
-        status, heard = door.ask("GET", "signals/preemption?timeout_seconds=20")
+    for rank, (tasks_port, pod) in enumerate(zip(doors, pods, strict=True)):
+        status, heard = tasks_port.ask("GET", "signals/preemption?timeout_seconds=20")
         assert (status, heard["preempt"], heard["reason"], heard["requeue"]) == (200, True, "Preempted", True)
-        status, acked = door.ask("POST", "signals/preemption/ack")
+        status, acked = tasks_port.ask("POST", "signals/preemption/ack")
         assert (status, acked["acks"][str(rank)]) == (200, 1), acked
         system.wait_until(id_, lambda _view: "preempting" in system.story(id_), "told to make room")
         system.nodes.exit(pod["metadata"]["uid"], 0)

@@ -14,7 +14,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("kind", sorted(FILES))
-def test_what_we_run_in_a_pod_travels_with_it(system: System, kind: str) -> None:
+def test_our_programs_in_a_pod_are_part_of_the_pod(system: System, kind: str) -> None:
     """A launch with nothing but a kind: its pod passes admission, with the probe and the files of the kind."""
     id_ = system.launch({"kind": kind})
     system.wait_for(id_, "Running")

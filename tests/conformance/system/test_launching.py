@@ -146,7 +146,7 @@ def test_pieces_of_an_archive_that_is_gone_are_replaced(system: System, archive:
     assert got.content == archive
 
 
-def test_an_archive_that_nobody_needs_goes(system: System, archive: bytes) -> None:
+def test_an_unused_archive_is_deleted(system: System, archive: bytes) -> None:
     """An unused archive is deleted with all its pieces after its time; one that a waiting launch names stays. A
     launch with a deleted archive is refused."""
     id_ = put(system, archive).json()["id"]

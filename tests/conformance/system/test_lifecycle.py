@@ -19,7 +19,7 @@ def exit_all(system: System, id_: str) -> None:
             system.nodes.exit(pod["metadata"]["uid"], 0)
 
 
-def test_what_nobody_uses_ends(system: System) -> None:
+def test_an_idle_allocation_ends(system: System) -> None:
     """An unused allocation ends one timeout after its last use; the leader is killed before that, and the stored
     deadline stays."""
     used, unused = (system.launch(a_body(kind, idleTimeout="6s")) for kind in ("shell", "command"))
@@ -33,7 +33,7 @@ def test_what_nobody_uses_ends(system: System) -> None:
         assert stopped_at(view) >= due[id_] + (3 if id_ == used else 0)
 
 
-def test_what_is_ready_is_told_that_its_time_is_up(system: System) -> None:
+def test_a_ready_workload_is_notified_when_its_limit_is_reached(system: System) -> None:
     """A ready allocation is asked to stop first (preempting); when it then ends by itself, its result is TimedOut
     all the same."""
     id_ = system.launch(a_body("training", 2, preemptible=True, maxRuntime="4s", maxRestarts=2))
@@ -102,7 +102,7 @@ def test_an_elastic_gang_loses_a_node_and_goes_on(system: System) -> None:
     system.ended(id_, "Succeeded")
 
 
-def test_what_a_silent_machine_runs_is_given_up_by_an_admin(system: System) -> None:
+def test_an_administrator_gives_up_work_on_an_unresponsive_node(system: System) -> None:
     """The node of a silent machine stays: a kill waits for it until an administrator states that the machine is off."""
     system.nodes.add(SILENT)
     role: Json = {"name": "worker", "resources": {"cpu": "100m", "memory": "64Mi"}, "nodeSelector": {HOSTNAME: SILENT}}

@@ -11,7 +11,7 @@ SERVICES = ("notebook", "shell", "tensorboard")
 
 
 @pytest.mark.parametrize(("kind", "ranks"), [("command", 1), ("training", 4)])
-def test_what_ends_by_itself(system: System, kind: str, ranks: int) -> None:
+def test_an_allocation_that_ends_by_itself(system: System, kind: str, ranks: int) -> None:
     """From requested to terminated every rank is started once, its exit code is recorded, and nothing is left."""
     id_ = system.launch(a_body(kind, ranks, {"runsS": 0.3}))
     view = system.ended(id_, "Succeeded")
@@ -24,7 +24,7 @@ def test_what_ends_by_itself(system: System, kind: str, ranks: int) -> None:
 
 
 @pytest.mark.parametrize("kind", SERVICES)
-def test_what_runs_until_it_is_ended(system: System, kind: str) -> None:
+def test_an_allocation_that_runs_until_it_is_killed(system: System, kind: str) -> None:
     """The allocation runs, is ready, and is ended by a kill within the grace; its container was started once."""
     id_ = system.launch(a_body(kind, ports=[{"name": "http", "port": 8888}]))
     system.wait_for(id_, "Running")

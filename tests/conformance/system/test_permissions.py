@@ -74,7 +74,7 @@ def test_a_role_of_a_namespace_and_names(namespace: str, name: str, is_used: boo
     assert (unused(found, [a_request(namespace=namespace, name=name)]) == []) is is_used
 
 
-def test_wildcards_are_told() -> None:
+def test_wildcard_permissions_are_reported() -> None:
     """No request can show that `*` is needed."""
     rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["*"]}
     assert wildcards(permissions_of([API], a_role(rule))) == ["ClusterRole r: * pods"]

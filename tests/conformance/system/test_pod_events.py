@@ -6,7 +6,7 @@ from tests.conformance.system.system import System, a_body
 from tests.support.wait import wait_until
 
 
-def said(system: System, id_: str) -> list[str]:
+def log_messages(system: System, id_: str) -> list[str]:
     """The log lines that no rank printed."""
     return [item["text"] for item in lines(system, id_) if item["stream"] == "event"]
 
@@ -18,19 +18,21 @@ def lines(system: System, id_: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_start_is_told_in_words_once(system: System) -> None:
+def test_each_start_message_is_logged_once(system: System) -> None:
     """The log shows image, pull and start once; a watcher that is killed and restarted does not repeat them."""
     id_ = system.launch(a_body())
     system.wait_for(id_, "Running")
-    wait_until(lambda: "container main started" in said(system, id_), f"the start: {said(system, id_)}")
-    before = sorted(said(system, id_))
+    wait_until(lambda: "container main started" in log_messages(system, id_), f"the start: {log_messages(system, id_)}")
+    before = sorted(log_messages(system, id_))
     assert before == ["Pulling image example.org/work:1", "container main started", "image pulled in 0.04 s"]
     system.installation.kill("watcher")
     system.installation.await_ready()
     [pod] = system.pods(id_)
     system.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
     wait_until(
-        lambda: "container main is being stopped" in said(system, id_), f"the stop: {said(system, id_)}", timeout_s=60
+        lambda: "container main is being stopped" in log_messages(system, id_),
+        f"the stop: {log_messages(system, id_)}",
+        timeout_s=60,
     )
     first = [item["text"] for item in lines(system, id_) if item["stream"] == "event" and item["attempt"] == 1]
     assert sorted(first) == sorted([*before, "container main is being stopped"])
@@ -41,6 +43,6 @@ def test_an_image_that_can_not_be_had_is_told(system: System) -> None:
     id_ = system.launch(a_body(script={"pullFails": -1, "backoffS": 0.5}))
     view = system.wait_for(id_, "Terminated", timeout_s=60)
     assert "cannot be pulled" in view["message"], view["message"]
-    found = said(system, id_)
+    found = log_messages(system, id_)
     assert any("could not be pulled" in text for text in found), found
     assert not any("ErrImagePull" in text for text in found), found

@@ -9,7 +9,7 @@ from collections.abc import Generator
 import pytest
 
 from tests.conformance.system.claimed_devices import make_toys
-from tests.conformance.system.neighbours import PODS, Place, a_place
+from tests.conformance.system.neighbours import PODS, PoolUnderTest, a_pool_of_its_own
 from tests.conformance.system.operator import Json
 from tests.conformance.system.system import POD_GROUPS, System
 from tests.support.wait import wait_until
@@ -18,8 +18,8 @@ GROUPS = f"{POD_GROUPS.removesuffix('/podgroups')}/namespaces/default/podgroups"
 
 
 @pytest.fixture
-def place(system: System) -> Generator[Place]:
-    with a_place(system, nodes=2, binding="delegate") as made:
+def own_pool(system: System) -> Generator[PoolUnderTest]:
+    with a_pool_of_its_own(system, nodes=2, binding="delegate") as made:
         yield made
 
 
@@ -43,41 +43,41 @@ def given_up(system: System, id_: str) -> Json:
     return ended["data"]
 
 
-def test_gang_is_one_group(place: Place) -> None:
+def test_gang_is_one_group(own_pool: PoolUnderTest) -> None:
     """The pods of a gang name its group, which requires all of them; the group is deleted with the attempt."""
-    system = place.system
-    id_ = place.launch(4, cpu="6", script={"runsS": 2.0})
+    system = own_pool.system
+    id_ = own_pool.launch(4, cpu="6", script={"runsS": 2.0})
     system.wait_for(id_, "Running")
     group = system.operator.get(f"{GROUPS}/{id_}-1")
     assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 4}}
     assert group["spec"]["disruptionMode"] == {"all": {}}
     assert {pod["spec"]["schedulingGroup"]["podGroupName"] for pod in system.pods(id_)} == {f"{id_}-1"}
     assert condition(system, f"{id_}-1")["status"] == "True"
-    assert place.bound(id_) == place.planned(id_)
+    assert own_pool.bound(id_) == own_pool.planned(id_)
     system.ended(id_, "Succeeded")
     system.started_once(id_, 4)
     system.nothing_left(system.object(id_)["metadata"]["uid"])
 
 
-def test_single_rank_is_no_group(place: Place) -> None:
+def test_single_rank_is_no_group(own_pool: PoolUnderTest) -> None:
     """A single rank has no group, because it waits for no other pod."""
-    system = place.system
-    id_ = place.launch(1, script={"runsS": 0.5})
+    system = own_pool.system
+    id_ = own_pool.launch(1, script={"runsS": 0.5})
     system.wait_for(id_, "Running")
     assert system.operator.find(f"{GROUPS}/{id_}-1") is None
     assert "schedulingGroup" not in system.pods(id_)[0]["spec"]
     system.ended(id_, "Succeeded")
 
 
-def test_rank_without_a_place_is_named_and_nobody_starts(place: Place) -> None:
+def test_rank_without_a_place_is_named_and_nobody_starts(own_pool: PoolUnderTest) -> None:
     """Another pod occupies the node of one rank in between: no rank of the gang starts, and only that node is
     avoided."""
-    system = place.system
-    with place.without_workers():
-        id_ = place.launch(2, cpu="9")
+    system = own_pool.system
+    with own_pool.without_workers():
+        id_ = own_pool.launch(2, cpu="9")
         system.wait_for(id_, "Assigned")
-        taken = place.planned(id_)[f"{id_}-1-0"]
-        stranger = place.running(place.stranger(taken, cpu="12"))
+        taken = own_pool.planned(id_)[f"{id_}-1-0"]
+        stranger = own_pool.running(own_pool.stranger(taken, cpu="12"))
     told = given_up(system, id_)
     assert (told["reason"], told["rank"], told["node"]) == ("PlacementRefused", 0, taken)
     assert "Insufficient cpu" in told["message"]
@@ -85,15 +85,15 @@ def test_rank_without_a_place_is_named_and_nobody_starts(place: Place) -> None:
     assert system.object(id_)["status"].get("avoidNodes") == [taken]
     system.operator.delete(f"{PODS}/{stranger['metadata']['name']}")
     system.wait_for(id_, "Running")
-    assert len(place.bound(id_)) == 2
+    assert len(own_pool.bound(id_)) == 2
     attempt = system.view(id_)["attempt"]
     assert condition(system, f"{id_}-{attempt}")["status"] == "True"
 
 
-def test_rank_that_starts_again_is_in_no_group(place: Place) -> None:
+def test_rank_that_starts_again_is_in_no_group(own_pool: PoolUnderTest) -> None:
     """With `restart: rank` the other ranks run on: the new pod is placed alone, also when another rank has ended."""
-    system = place.system
-    id_ = place.launch(2, cpu="1", restart="rank", maxRestarts=1)
+    system = own_pool.system
+    id_ = own_pool.launch(2, cpu="1", restart="rank", maxRestarts=1)
     system.wait_for(id_, "Running")
     first, failed = system.pods(id_)
     system.nodes.exit(first["metadata"]["uid"], 0)
@@ -118,21 +118,21 @@ def test_rank_that_starts_again_is_in_no_group(place: Place) -> None:
 
 def test_pods_of_a_group_have_their_own_claims(system: System) -> None:
     """A claim template makes a claim for each pod, and kube-scheduler allocates a device to each."""
-    with a_place(system, nodes=1, binding="delegate") as place:
-        template = make_toys(place, place.nodes[0], "group-toys", count=2)
-        id_ = place.launch(2, template=template)
+    with a_pool_of_its_own(system, nodes=1, binding="delegate") as own_pool:
+        template = make_toys(own_pool, own_pool.nodes[0], "group-toys", count=2)
+        id_ = own_pool.launch(2, template=template)
         system.ended(id_, "Succeeded", timeout_s=60)
         assert {run.rank for run in system.runs(id_)} == {0, 1}
         assert system.object(id_)["status"]["attempt"] == 1
 
 
-def test_group_of_somebody_else_is_left_alone(place: Place) -> None:
+def test_group_of_somebody_else_is_left_alone(own_pool: PoolUnderTest) -> None:
     """When its name is in use, the launch is refused with the name in the way; the other group stays unchanged."""
-    system = place.system
-    with place.without_workers():
-        id_ = place.launch(2, cpu="1")
+    system = own_pool.system
+    with own_pool.without_workers():
+        id_ = own_pool.launch(2, cpu="1")
         system.wait_for(id_, "Assigned")
-        theirs = place.make(
+        theirs = own_pool.make(
             GROUPS, {"metadata": {"name": f"{id_}-1"}, "spec": {"schedulingPolicy": {"gang": {"minCount": 9}}}}
         )
     view = system.ended(id_, "Invalid")

@@ -352,7 +352,7 @@ def _launched(system: System, body: Json) -> str:
         return ""
 
 
-def test_users_are_nobody_of_ours(system: System) -> None:
+def test_policies_do_not_apply_to_users(system: System) -> None:
     """The policies judge our accounts only: an administrator creates and removes any object."""
     made = {
         "metadata": {"name": "anybody"},

@@ -81,7 +81,7 @@ def test_a_victim_saves_its_work_and_comes_back(system: System, narrow: str) -> 
     system.started_once(high, RANKS)
 
 
-def test_a_victim_that_does_not_listen_has_its_grace(system: System, narrow: str) -> None:
+def test_a_victim_that_ignores_the_notice_gets_its_full_grace(system: System, narrow: str) -> None:
     """A victim that does not acknowledge is killed after its grace, and runs again all the same."""
     low = launch(system, narrow, 10, preemptionGrace="1s")
     system.wait_for(low, "Running")

@@ -61,7 +61,7 @@ def test_a_node_out_of_use_is_seen_by_kubectl_and_left_by_gangs(system: System) 
     system.ended(id_, "Canceled")
 
 
-def test_drained_by_label_or_cordon(system: System, drained: None) -> None:
+def test_a_node_is_drained_by_label_or_cordon(system: System, drained: None) -> None:
     """A label or a cordon by kubectl has the same effect: the explanation names it, and the allocation starts when
     the node is back."""
     id_ = system.launch(a_body())

@@ -224,7 +224,7 @@ def test_an_ended_object_is_deleted_at_once(system: System) -> None:
         assert system.is_gone(id_)
 
 
-def test_what_lost_its_owner_is_swept(system: System) -> None:
+def test_objects_without_an_owner_are_deleted(system: System) -> None:
     """Pods, ConfigMaps and Services that have our labels and no owner are deleted, including their finalizers."""
     labels = {
         "app.kubernetes.io/managed-by": "slipway",
@@ -245,7 +245,7 @@ def test_what_lost_its_owner_is_swept(system: System) -> None:
     system.nothing_left(labels["slipway.dev/allocation-uid"])
 
 
-def test_the_owner_collects(system: System) -> None:
+def test_the_garbage_collector_deletes_dependents_with_their_owner(system: System) -> None:
     """Kubernetes itself also collects what the sweep would find: the owner of every object is the Allocation."""
     id_ = system.launch(a_body("training", 2))
     system.wait_for(id_, "Running")
@@ -267,7 +267,7 @@ def test_a_pool_that_is_not_there(system: System) -> None:
     assert system.get(f"/allocations/{system.applied_id('elsewhere')}/explain")["phase"] == "Pending"
 
 
-def test_a_spec_that_is_nested_beyond_reason_stops_nobody(system: System) -> None:
+def test_a_deeply_nested_spec_does_not_block_other_allocations(system: System) -> None:
     """The API server stores thousands of levels; an object that is nested too deeply for us is Invalid, and others
     are still processed."""
     levels = 4000

@@ -60,7 +60,7 @@ def test_everything_restarts_at_rest(system: System) -> None:
     end_well(system, ids)
 
 
-def test_a_leader_that_stands_still(system: System) -> None:
+def test_a_leader_that_freezes(system: System) -> None:
     """A second scheduler takes over from one that hangs; when the first continues, it changes nothing."""
     system.installation.resume("scheduler-1")
     first = system.installation.processes["scheduler"]
@@ -91,7 +91,7 @@ def test_a_leader_that_dies(system: System) -> None:
         system.installation.resume("scheduler", "watcher")
 
 
-def test_redis_forgets_everything(system: System) -> None:
+def test_redis_loses_all_data(system: System) -> None:
     """After FLUSHALL during launches all gangs run and end, and every stream is complete again."""
     ids = launch_gangs(system)
     with system.redis() as client:

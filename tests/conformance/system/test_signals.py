@@ -62,7 +62,7 @@ def test_a_preemption_that_is_acknowledged(system: System) -> None:
     system.started_once(id_, 2)
 
 
-def test_a_preemption_that_nobody_acknowledges(system: System) -> None:
+def test_a_preemption_without_an_acknowledgement(system: System) -> None:
     """When its grace is over the allocation is killed."""
     id_ = system.launch(a_body("training", 1, preemptionGrace="1s"))
     system.wait_for(id_, "Running")
@@ -98,7 +98,7 @@ def test_the_longest_run(system: System) -> None:
     assert [run.code for run in system.runs(id_)] == [143]
 
 
-def test_changes_of_what_waits(system: System) -> None:
+def test_changes_of_a_waiting_allocation(system: System) -> None:
     """Priority and queue may change before admission; Kubernetes itself refuses changes of immutable fields."""
     id_ = system.launch(a_body(hold=True))
     system.post(f"/allocations/{id_}/priority", {"priority": 70})
@@ -113,7 +113,7 @@ def test_changes_of_what_waits(system: System) -> None:
     assert code == 422, said
 
 
-def test_writers_in_between(system: System) -> None:
+def test_concurrent_writers(system: System) -> None:
     """Other writers change the object all the time: a status writer gets conflicts, reads the object again, and
     succeeds."""
     watcher = system.installation.processes["watcher"]

@@ -64,7 +64,7 @@ def a_token(audience: str | None) -> Json:
 # --- the podworker --------------------------------------------------------------------------------------------------
 
 
-def test_no_account_of_the_cluster_can_be_put_on(system: System, owner: Json, powerful: str) -> None:
+def test_no_service_account_of_the_cluster_can_be_used_by_a_rank(system: System, owner: Json, powerful: str) -> None:
     """For every account of the cluster, the podworker can create no pod that runs as it and has a token for
     Kubernetes."""
     accounts = [
@@ -261,7 +261,7 @@ WAYS: tuple[tuple[str, str, Json], ...] = (
 
 
 @pytest.mark.parametrize("component", [*chart.SERVICES, chart.SETUP, chart.AUDIT])
-def test_the_short_ways_are_closed_to_every_account(system: System, component: str) -> None:
+def test_no_account_has_escalating_permissions(system: System, component: str) -> None:
     """No account can create tokens of others, Secrets, roles, shells or certificates, or change the policies
     themselves."""
     with acting_as(system, component) as client:

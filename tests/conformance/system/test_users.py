@@ -128,7 +128,7 @@ def test_a_token_must_be_for_the_api(users: Users) -> None:
     assert users.call("POST", "/nodes/none/drain", good)[0] == 403
 
 
-def test_a_binding_that_is_taken_away_counts_no_more(users: Users) -> None:
+def test_a_removed_role_binding_has_no_effect(users: Users) -> None:
     """A removed binding has no effect after a few seconds."""
     users.bind("eve", "view", TEAMS[0])
     eve = users.token("eve")

@@ -81,7 +81,7 @@ def test_where_the_ranks_are(system: System) -> None:
     assert all(ip in str(found) for ip in pods)
 
 
-def test_what_ended_long_ago_is_forgotten(system: System) -> None:
+def test_allocations_that_ended_long_ago_are_deleted(system: System) -> None:
     """The watcher deletes ended allocations beyond their retention, and nothing else."""
     old = system.launch(a_body(script={"runsS": 0.1}))
     system.ended(old, "Succeeded")
@@ -96,7 +96,7 @@ def test_what_ended_long_ago_is_forgotten(system: System) -> None:
     assert system.view(live)["phase"] == "Running"
 
 
-def test_a_launch_that_was_cut_short_is_adopted(system: System) -> None:
+def test_an_interrupted_launch_is_adopted(system: System) -> None:
     """A worker dies between its creates: the next worker finds the created objects, compares them, and adopts them."""
     for at_s in (0.03, 0.06, 0.1, 0.15):
         id_ = system.launch(a_body("training", 3))

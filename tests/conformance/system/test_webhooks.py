@@ -28,7 +28,7 @@ def seqs_of(receiver: Receiver, id_: str) -> list[int]:
     return [event["data"]["seq"] for event in receiver.got if event["subject"] == id_]
 
 
-def told(receiver: Receiver, id_: str) -> None:
+def wait_until_delivered(receiver: Receiver, id_: str) -> None:
     wait_until(lambda: "terminated" in receiver.of(id_), f"the end of {id_} told", timeout_s=60)
 
 
@@ -46,11 +46,11 @@ def test_a_webhook_is_a_secret_of_its_own_namespace(system: System, receiver: Re
     assert system.cli("webhook", "test", "conformance").code == 0
 
 
-def test_a_life_is_told_in_order_with_good_signatures(system: System, receiver: Receiver) -> None:
+def test_events_of_an_allocation_are_delivered_in_order_and_signed(system: System, receiver: Receiver) -> None:
     """Each transition arrives once, in the order of seq."""
     id_ = system.launch(a_body(script={"runsS": 0.1}))
     system.ended(id_, "Succeeded")
-    told(receiver, id_)
+    wait_until_delivered(receiver, id_)
     seqs = seqs_of(receiver, id_)
     assert seqs == list(range(1, len(seqs) + 1))
     assert receiver.refused == []

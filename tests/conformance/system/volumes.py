@@ -1,6 +1,6 @@
 """Storage objects of a cluster: classes, volumes and claims, and a pod template that uses a claim."""
 
-from tests.conformance.system.neighbours import Place
+from tests.conformance.system.neighbours import PoolUnderTest
 from tests.conformance.system.operator import Json
 from tests.conformance.system.system import play
 from tests.support.wait import wait_until
@@ -46,14 +46,14 @@ def a_template(claim: str) -> Json:
     return {"metadata": {"annotations": play(runsS=0.2)}, "spec": spec}
 
 
-def in_a_zone(place: Place, home: str) -> str:
+def in_a_zone(own_pool: PoolUnderTest, home: str) -> str:
     """A claim bound to a volume in the zone of the node `home`; each node of the place has a zone of its own."""
-    operator, name = place.system.operator, f"zoned-{place.name}"
-    for number, node in enumerate(place.nodes):
+    operator, name = own_pool.system.operator, f"zoned-{own_pool.name}"
+    for number, node in enumerate(own_pool.nodes):
         operator.change(f"/api/v1/nodes/{node}", {"metadata": {"labels": {ZONE: f"zone-{number}"}}})
-    zone = f"zone-{place.nodes.index(home)}"
-    place.make(CLASSES, a_class(name, "Immediate"))
-    place.make(VOLUMES, a_volume(name, name, zone=zone, mode="ReadWriteMany"))
-    place.make(CLAIMS, a_claim(name, name, mode="ReadWriteMany"))
+    zone = f"zone-{own_pool.nodes.index(home)}"
+    own_pool.make(CLASSES, a_class(name, "Immediate"))
+    own_pool.make(VOLUMES, a_volume(name, name, zone=zone, mode="ReadWriteMany"))
+    own_pool.make(CLAIMS, a_claim(name, name, mode="ReadWriteMany"))
     wait_until(lambda: operator.get(f"{CLAIMS}/{name}")["status"]["phase"] == "Bound", "the claim is bound")
     return name

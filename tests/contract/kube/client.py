@@ -50,7 +50,7 @@ class Reply(msgspec.Struct, frozen=True):
         return [item["metadata"]["name"] for item in self.body["items"]]
 
 
-class Watched:
+class OpenWatch:
     """The events of one open watch."""
 
     def __init__(self, lines: AsyncIterator[str]) -> None:
@@ -111,11 +111,11 @@ class KubeHttp:
         return _reply(answer)
 
     @asynccontextmanager
-    async def watch(self, path: str, **query: Any) -> AsyncGenerator[Watched]:
+    async def watch(self, path: str, **query: Any) -> AsyncGenerator[OpenWatch]:
         params = {"watch": "true", "timeoutSeconds": "30", **_texts(query)}
         async with self._client.stream("GET", path, params=params) as answer:
             assert answer.status_code == 200, (await answer.aread()).decode()
-            yield Watched(answer.aiter_lines())
+            yield OpenWatch(answer.aiter_lines())
 
     async def _call(
         self, method: str, path: str, body: Any, query: Json, headers: dict[str, str] | None = None

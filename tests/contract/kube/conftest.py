@@ -20,7 +20,7 @@ DELETES_AT_ONCE = 16
 Check = Callable[[], Awaitable[bool]]
 
 
-class Place(msgspec.Struct, frozen=True):
+class NamespacePaths(msgspec.Struct, frozen=True):
     """Paths inside the test's own namespace."""
 
     name: str
@@ -73,25 +73,25 @@ def used(target: Target) -> Iterator[list[str]]:
 
 
 @pytest.fixture
-async def place(kube: KubeHttp, used: list[str]) -> Place:
+async def ns(kube: KubeHttp, used: list[str]) -> NamespacePaths:
     name = f"contract-{uuid.uuid4().hex[:10]}"
     answer = await kube.post("/api/v1/namespaces", {"metadata": {"name": name}})
     assert answer.code == 201, answer.body
     used.append(name)
-    return Place(name)
+    return NamespacePaths(name)
 
 
 @pytest.fixture
-async def widgets(kube: KubeHttp, place: Place) -> Place:
+async def widgets(kube: KubeHttp, ns: NamespacePaths) -> NamespacePaths:
     """A namespace on a server that serves the custom kind."""
     answer = await kube.post(CRDS, definition())
     assert answer.code in (201, 409), answer.body
 
     async def is_served() -> bool:
-        return (await kube.get(place.widgets())).code == 200
+        return (await kube.get(ns.widgets())).code == 200
 
     await eventually(is_served, "the custom kind is served")
-    return place
+    return ns
 
 
 async def eventually(check: Check, what: str, within_s: float = DEADLINE_S) -> None:

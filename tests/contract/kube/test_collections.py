@@ -5,34 +5,34 @@ from typing import Any
 import pytest
 
 from tests.contract.kube.client import KubeHttp
-from tests.contract.kube.conftest import Place, eventually
+from tests.contract.kube.conftest import NamespacePaths, eventually
 from tests.contract.kube.samples import Json, a_config, a_pod, a_widget, owned_by
 
 OTHER_UID = "11111111-1111-1111-1111-111111111111"
 
 
-async def _fill(kube: KubeHttp, place: Place, *names: str, **meta: Any) -> list[Json]:
+async def _fill(kube: KubeHttp, ns: NamespacePaths, *names: str, **meta: Any) -> list[Json]:
     """Create ConfigMaps, each with its own name as the label `name`."""
     made: list[Json] = []
     for name in names:
-        answer = await kube.post(place.of("configmaps"), a_config(name, labels={"name": name, "own": "yes"}, **meta))
+        answer = await kube.post(ns.of("configmaps"), a_config(name, labels={"name": name, "own": "yes"}, **meta))
         assert answer.code == 201, answer.body
         made.append(answer.body)
     return made
 
 
-async def _left(kube: KubeHttp, place: Place) -> list[str]:
-    return (await kube.get(place.of("configmaps"), labelSelector="own=yes")).names
+async def _left(kube: KubeHttp, ns: NamespacePaths) -> list[str]:
+    return (await kube.get(ns.of("configmaps"), labelSelector="own=yes")).names
 
 
-async def test_everything_goes(kube: KubeHttp, place: Place) -> None:
+async def test_everything_goes(kube: KubeHttp, ns: NamespacePaths) -> None:
     """All objects are deleted, and the answer is a list of them."""
-    await _fill(kube, place, "a", "b")
-    gone = await kube.delete(place.of("configmaps"), labelSelector="own=yes")
+    await _fill(kube, ns, "a", "b")
+    gone = await kube.delete(ns.of("configmaps"), labelSelector="own=yes")
     assert (gone.code, gone.body["kind"], gone.body["apiVersion"]) == (200, "ConfigMapList", "v1")
     assert gone.names == ["a", "b"]
-    assert await _left(kube, place) == []
-    again = await kube.delete(place.of("configmaps"), labelSelector="own=yes")
+    assert await _left(kube, ns) == []
+    again = await kube.delete(ns.of("configmaps"), labelSelector="own=yes")
     assert (again.code, again.names) == (200, [])
 
 
@@ -47,95 +47,95 @@ async def test_everything_goes(kube: KubeHttp, place: Place) -> None:
         ({"labelSelector": "name=none"}, ["a", "b", "c"]),
     ],
 )
-async def test_selectors_choose(kube: KubeHttp, place: Place, query: dict[str, str], left: list[str]) -> None:
+async def test_selectors_choose(kube: KubeHttp, ns: NamespacePaths, query: dict[str, str], left: list[str]) -> None:
     """Label and field selectors choose the objects, as in a list."""
-    await _fill(kube, place, "a", "b", "c")
-    assert (await kube.delete(place.of("configmaps"), **query)).code == 200
-    assert await _left(kube, place) == left
+    await _fill(kube, ns, "a", "b", "c")
+    assert (await kube.delete(ns.of("configmaps"), **query)).code == 200
+    assert await _left(kube, ns) == left
 
 
-async def test_bad_selector_deletes_nothing(kube: KubeHttp, place: Place) -> None:
+async def test_bad_selector_deletes_nothing(kube: KubeHttp, ns: NamespacePaths) -> None:
     """A bad selector gets 400, and nothing is deleted."""
-    await _fill(kube, place, "a")
+    await _fill(kube, ns, "a")
     answers = [
-        await kube.delete(place.of("configmaps"), labelSelector="name in"),
-        await kube.delete(place.of("configmaps"), fieldSelector="data.a=1"),
+        await kube.delete(ns.of("configmaps"), labelSelector="name in"),
+        await kube.delete(ns.of("configmaps"), fieldSelector="data.a=1"),
     ]
     assert [answer.code for answer in answers] == [400, 400]
-    assert await _left(kube, place) == ["a"]
+    assert await _left(kube, ns) == ["a"]
 
 
-async def test_other_namespaces_are_not_touched(kube: KubeHttp, place: Place) -> None:
+async def test_other_namespaces_are_not_touched(kube: KubeHttp, ns: NamespacePaths) -> None:
     """Only the path's namespace is affected; a delete over all namespaces is not allowed."""
-    await _fill(kube, place, "a")
-    name = f"contract-{place.name}"
+    await _fill(kube, ns, "a")
+    name = f"contract-{ns.name}"
     labels = {"own": "yes"}
     await kube.post("/api/v1/namespaces/default/configmaps", a_config(name, labels=labels))
-    await kube.delete(place.of("configmaps"), labelSelector="own=yes")
+    await kube.delete(ns.of("configmaps"), labelSelector="own=yes")
     assert (await kube.get(f"/api/v1/namespaces/default/configmaps/{name}")).code == 200
     assert (await kube.delete("/api/v1/configmaps", labelSelector="own=yes")).code == 405
     await kube.delete(f"/api/v1/namespaces/default/configmaps/{name}")
 
 
-async def test_dry_run_deletes_nothing(kube: KubeHttp, place: Place) -> None:
+async def test_dry_run_deletes_nothing(kube: KubeHttp, ns: NamespacePaths) -> None:
     """A dry run, by query or options, deletes nothing and returns the objects that would be deleted."""
-    await _fill(kube, place, "a")
+    await _fill(kube, ns, "a")
     for body, query in ((None, {"dryRun": "All"}), ({"dryRun": ["All"]}, {})):
-        answer = await kube.delete(place.of("configmaps"), body, labelSelector="own=yes", **query)
+        answer = await kube.delete(ns.of("configmaps"), body, labelSelector="own=yes", **query)
         assert (answer.code, answer.names) == (200, ["a"])
-    assert await _left(kube, place) == ["a"]
+    assert await _left(kube, ns) == ["a"]
 
 
-async def test_preconditions_hold_for_each(kube: KubeHttp, place: Place) -> None:
+async def test_preconditions_hold_for_each(kube: KubeHttp, ns: NamespacePaths) -> None:
     """The first object with another uid gets 409; the object with that uid is deleted."""
-    made = await _fill(kube, place, "a", "b")
-    refused = await kube.delete(place.of("configmaps"), {"preconditions": {"uid": OTHER_UID}}, labelSelector="own=yes")
+    made = await _fill(kube, ns, "a", "b")
+    refused = await kube.delete(ns.of("configmaps"), {"preconditions": {"uid": OTHER_UID}}, labelSelector="own=yes")
     assert (refused.code, refused.reason) == (409, "Conflict")
-    assert await _left(kube, place) == ["a", "b"]
+    assert await _left(kube, ns) == ["a", "b"]
     right = {"preconditions": {"uid": made[0]["metadata"]["uid"]}}
-    assert (await kube.delete(place.of("configmaps"), right, labelSelector="name=a")).code == 200
-    assert await _left(kube, place) == ["b"]
+    assert (await kube.delete(ns.of("configmaps"), right, labelSelector="name=a")).code == 200
+    assert await _left(kube, ns) == ["b"]
 
 
-async def test_finalizers_hold(kube: KubeHttp, place: Place) -> None:
+async def test_finalizers_hold(kube: KubeHttp, ns: NamespacePaths) -> None:
     """Objects with finalizers are marked as deleted and stay."""
-    await _fill(kube, place, "a", finalizers=["slipway.dev/test"])
-    gone = await kube.delete(place.of("configmaps"), labelSelector="own=yes")
-    found = await kube.get(place.of("configmaps", "a"))
+    await _fill(kube, ns, "a", finalizers=["slipway.dev/test"])
+    gone = await kube.delete(ns.of("configmaps"), labelSelector="own=yes")
+    found = await kube.get(ns.of("configmaps", "a"))
     assert (gone.code, found.code) == (200, 200)
     assert "deletionTimestamp" in found.body["metadata"]
-    await kube.patch(place.of("configmaps", "a"), {"metadata": {"finalizers": None}})
-    assert (await kube.get(place.of("configmaps", "a"))).code == 404
+    await kube.patch(ns.of("configmaps", "a"), {"metadata": {"finalizers": None}})
+    assert (await kube.get(ns.of("configmaps", "a"))).code == 404
 
 
-async def test_pods_keep_their_grace(kube: KubeHttp, place: Place) -> None:
+async def test_pods_keep_their_grace(kube: KubeHttp, ns: NamespacePaths) -> None:
     """A bound pod is marked with its own grace, an unbound one is deleted; grace 0 deletes both."""
     for name in ("bound", "free"):
-        await kube.post(place.of("pods"), a_pod(name))
+        await kube.post(ns.of("pods"), a_pod(name))
     target = {"target": {"kind": "Node", "name": "contract-nowhere"}}
-    await kube.post(place.of("pods", "bound", "binding"), {"metadata": {"name": "bound"}, **target})
-    await kube.delete(place.of("pods"))
-    left = await kube.get(place.of("pods"))
+    await kube.post(ns.of("pods", "bound", "binding"), {"metadata": {"name": "bound"}, **target})
+    await kube.delete(ns.of("pods"))
+    left = await kube.get(ns.of("pods"))
     assert left.names == ["bound"]
     assert left.body["items"][0]["metadata"]["deletionGracePeriodSeconds"] == 30
-    await kube.delete(place.of("pods"), {"gracePeriodSeconds": 0})
-    assert (await kube.get(place.of("pods"))).names == []
+    await kube.delete(ns.of("pods"), {"gracePeriodSeconds": 0})
+    assert (await kube.get(ns.of("pods"))).names == []
 
 
 @pytest.mark.usefixtures("controllers")
 @pytest.mark.parametrize("policy", ["Background", "Foreground", "Orphan"])
-async def test_propagation_reaches_the_dependents(kube: KubeHttp, place: Place, policy: str) -> None:
+async def test_propagation_reaches_the_dependents(kube: KubeHttp, ns: NamespacePaths, policy: str) -> None:
     """Background and Foreground delete the dependents too, Orphan removes their owner reference."""
-    owner = (await _fill(kube, place, "owner"))[0]
+    owner = (await _fill(kube, ns, "owner"))[0]
     reference = owned_by(owner, blockOwnerDeletion=True)
-    await kube.post(place.of("configmaps"), a_config("child", ownerReferences=[reference]))
-    answer = await kube.delete(place.of("configmaps"), {"propagationPolicy": policy}, labelSelector="name=owner")
+    await kube.post(ns.of("configmaps"), a_config("child", ownerReferences=[reference]))
+    answer = await kube.delete(ns.of("configmaps"), {"propagationPolicy": policy}, labelSelector="name=owner")
     assert answer.code == 200
 
     async def is_done() -> bool:
-        if (await kube.get(place.of("configmaps", "owner"))).code != 404:
+        if (await kube.get(ns.of("configmaps", "owner"))).code != 404:
             return False
-        child = await kube.get(place.of("configmaps", "child"))
+        child = await kube.get(ns.of("configmaps", "child"))
         if policy == "Orphan":
             return child.code == 200 and "ownerReferences" not in child.body["metadata"]
         return child.code == 404
@@ -143,7 +143,7 @@ async def test_propagation_reaches_the_dependents(kube: KubeHttp, place: Place, 
     await eventually(is_done, f"the dependent follows {policy}", within_s=30)
 
 
-async def test_custom_objects_go_by_their_own_fields(kube: KubeHttp, widgets: Place) -> None:
+async def test_custom_objects_go_by_their_own_fields(kube: KubeHttp, widgets: NamespacePaths) -> None:
     """selectableFields select the objects; the list is of the custom kind."""
     for name, color in (("a", "red"), ("b", "blue")):
         await kube.post(widgets.widgets(), a_widget(name, color=color))
@@ -152,18 +152,18 @@ async def test_custom_objects_go_by_their_own_fields(kube: KubeHttp, widgets: Pl
     assert (await kube.get(widgets.widgets())).names == ["a"]
 
 
-async def test_namespaces_go_one_by_one(kube: KubeHttp, place: Place) -> None:
+async def test_namespaces_go_one_by_one(kube: KubeHttp, ns: NamespacePaths) -> None:
     """Namespaces have no deletecollection, and discovery does not list it."""
     listed = {each["name"]: each["verbs"] for each in (await kube.get("/api/v1")).body["resources"]}
     assert ("deletecollection" in listed["namespaces"], "deletecollection" in listed["configmaps"]) == (False, True)
-    assert (await kube.delete("/api/v1/namespaces", labelSelector=f"none={place.name}")).code == 405
+    assert (await kube.delete("/api/v1/namespaces", labelSelector=f"none={ns.name}")).code == 405
 
 
-async def test_watchers_see_each(kube: KubeHttp, place: Place) -> None:
+async def test_watchers_see_each(kube: KubeHttp, ns: NamespacePaths) -> None:
     """Watchers get one DELETED event per object."""
-    await _fill(kube, place, "a", "b")
-    start = (await kube.get(place.of("configmaps"))).version
+    await _fill(kube, ns, "a", "b")
+    start = (await kube.get(ns.of("configmaps"))).version
     query = {"resourceVersion": start, "labelSelector": "own=yes"}
-    async with kube.watch(place.of("configmaps"), **query) as watched:
-        await kube.delete(place.of("configmaps"), labelSelector="own=yes")
+    async with kube.watch(ns.of("configmaps"), **query) as watched:
+        await kube.delete(ns.of("configmaps"), labelSelector="own=yes")
         assert sorted(await watched.take(2)) == [("DELETED", "a"), ("DELETED", "b")]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.contract.kube.client import KubeHttp
-from tests.contract.kube.conftest import Place, eventually
+from tests.contract.kube.conftest import NamespacePaths, eventually
 from tests.contract.kube.samples import CRDS, GROUP, VERSION, a_config, a_widget, definition
 
 
@@ -37,7 +37,7 @@ BAD_SPECS: list[tuple[dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("spec", "field", "words"), BAD_SPECS)
 async def test_structure_is_validated(
-    kube: KubeHttp, widgets: Place, spec: dict[str, Any], field: str, words: str
+    kube: KubeHttp, widgets: NamespacePaths, spec: dict[str, Any], field: str, words: str
 ) -> None:
     """A wrong structure gets 422 with the field and the server's words."""
     answer = await kube.post(widgets.widgets(), a_widget(**spec))
@@ -47,7 +47,7 @@ async def test_structure_is_validated(
     assert answer.message.startswith(f'Widget.{GROUP} "w" is invalid: ')
 
 
-async def test_required_fields(kube: KubeHttp, widgets: Place) -> None:
+async def test_required_fields(kube: KubeHttp, widgets: NamespacePaths) -> None:
     """A missing required field is named."""
     widget = a_widget()
     del widget["spec"]["size"]
@@ -56,7 +56,7 @@ async def test_required_fields(kube: KubeHttp, widgets: Place) -> None:
     assert "spec.size: Required value" in answer.message
 
 
-async def test_defaults_are_filled_in(kube: KubeHttp, widgets: Place) -> None:
+async def test_defaults_are_filled_in(kube: KubeHttp, widgets: NamespacePaths) -> None:
     """Defaults of spec, of list items and of status are stored."""
     made = await kube.post(widgets.widgets(), a_widget(doors=[{"name": "a"}]))
     assert made.body["spec"]["color"] == "red"
@@ -64,20 +64,20 @@ async def test_defaults_are_filled_in(kube: KubeHttp, widgets: Place) -> None:
     assert made.body["status"] == {"phase": "New"}
 
 
-async def test_int_or_string_takes_both(kube: KubeHttp, widgets: Place) -> None:
+async def test_int_or_string_takes_both(kube: KubeHttp, widgets: NamespacePaths) -> None:
     """A field with x-kubernetes-int-or-string accepts both."""
     assert (await kube.post(widgets.widgets(), a_widget("i", port=80))).code == 201
     assert (await kube.post(widgets.widgets(), a_widget("s", port="http"))).code == 201
 
 
-async def test_null_stands_in_nullable_fields_only(kube: KubeHttp, widgets: Place) -> None:
+async def test_null_is_allowed_in_nullable_fields_only(kube: KubeHttp, widgets: NamespacePaths) -> None:
     """null is kept in a nullable field; in a field with a default it becomes the default."""
     made = await kube.post(widgets.widgets(), a_widget(note=None, color=None))
     assert made.body["spec"]["note"] is None
     assert made.body["spec"]["color"] == "red"
 
 
-async def test_unknown_fields_are_pruned(kube: KubeHttp, widgets: Place) -> None:
+async def test_unknown_fields_are_pruned(kube: KubeHttp, widgets: NamespacePaths) -> None:
     """Fields that the schema does not know are dropped, but not below preserve-unknown-fields."""
     made = await kube.post(widgets.widgets(), a_widget(foo=1, free={"any": {"thing": 1}}))
     assert made.code == 201
@@ -85,7 +85,7 @@ async def test_unknown_fields_are_pruned(kube: KubeHttp, widgets: Place) -> None
     assert made.body["spec"]["free"] == {"any": {"thing": 1}}
 
 
-async def test_unknown_fields_earn_a_warning(kube: KubeHttp, widgets: Place) -> None:
+async def test_unknown_fields_give_a_warning(kube: KubeHttp, widgets: NamespacePaths) -> None:
     """With fieldValidation=Warn (the default) the answer has a Warning header; with Ignore it has none."""
     warned = await kube.post(widgets.widgets(), a_widget("a", foo=1))
     ignored = await kube.post(widgets.widgets(), a_widget("b", foo=1), fieldValidation="Ignore")
@@ -93,14 +93,14 @@ async def test_unknown_fields_earn_a_warning(kube: KubeHttp, widgets: Place) -> 
     assert "warning" not in ignored.headers
 
 
-async def test_strict_validation_refuses_unknown_fields(kube: KubeHttp, widgets: Place) -> None:
+async def test_strict_validation_refuses_unknown_fields(kube: KubeHttp, widgets: NamespacePaths) -> None:
     """With fieldValidation=Strict an unknown field gets 400 'strict decoding error'."""
     answer = await kube.post(widgets.widgets(), a_widget(foo=1), fieldValidation="Strict")
     assert (answer.code, answer.reason) == (400, "BadRequest")
     assert 'strict decoding error: unknown field "spec.foo"' in answer.message
 
 
-async def test_rules_are_enforced(kube: KubeHttp, widgets: Place) -> None:
+async def test_rules_are_enforced(kube: KubeHttp, widgets: NamespacePaths) -> None:
     """A CEL rule that fails gets 422 with the rule's message at the field's path."""
     answer = await kube.post(widgets.widgets(), a_widget(range={"low": 2, "high": 1}))
     assert (answer.code, answer.reason) == (422, "Invalid")
@@ -108,7 +108,7 @@ async def test_rules_are_enforced(kube: KubeHttp, widgets: Place) -> None:
     assert "low is above high" in answer.message
 
 
-async def test_transition_rules_compare_with_the_old_value(kube: KubeHttp, widgets: Place) -> None:
+async def test_transition_rules_compare_with_the_old_value(kube: KubeHttp, widgets: NamespacePaths) -> None:
     """Transition rules run on updates only."""
     await kube.post(widgets.widgets(), a_widget(size=5))
     assert (await kube.patch(widgets.widgets("w"), {"spec": {"size": 6}})).code == 200
@@ -117,14 +117,14 @@ async def test_transition_rules_compare_with_the_old_value(kube: KubeHttp, widge
     assert "a widget never shrinks" in answer.message
 
 
-async def test_status_writes_are_validated(kube: KubeHttp, widgets: Place) -> None:
+async def test_status_writes_are_validated(kube: KubeHttp, widgets: NamespacePaths) -> None:
     """The schema applies to /status too."""
     await kube.post(widgets.widgets(), a_widget())
     answer = await kube.patch(widgets.widgets("w", "status"), {"status": {"seen": "x"}})
     assert answer.code == 422
 
 
-async def test_wrong_kind_in_the_body_is_refused(kube: KubeHttp, widgets: Place) -> None:
+async def test_wrong_kind_in_the_body_is_refused(kube: KubeHttp, widgets: NamespacePaths) -> None:
     """A wrong kind gets 422 for a custom kind, with all broken rules, and 400 for a built-in one."""
     answer = await kube.post(widgets.widgets(), {**a_widget(), "kind": "Gadget"})
     assert (answer.code, answer.reason) == (422, "Invalid")
@@ -135,9 +135,9 @@ async def test_wrong_kind_in_the_body_is_refused(kube: KubeHttp, widgets: Place)
     assert (built_in.code, built_in.reason) == (400, "BadRequest")
 
 
-async def test_definition_that_goes_takes_its_objects_along(kube: KubeHttp, place: Place) -> None:
+async def test_definition_that_goes_takes_its_objects_along(kube: KubeHttp, ns: NamespacePaths) -> None:
     """Deleting a definition deletes its objects and ends its paths."""
-    path = f"/apis/{GROUP}/{VERSION}/namespaces/{place.name}/sprockets"
+    path = f"/apis/{GROUP}/{VERSION}/namespaces/{ns.name}/sprockets"
     assert (await kube.post(CRDS, definition("sprockets", "Sprocket"))).code == 201
 
     async def is_served() -> bool:
@@ -163,7 +163,7 @@ async def test_definition_needs_its_canonical_name(kube: KubeHttp) -> None:
     assert (answer.code, answer.reason) == (422, "Invalid")
 
 
-async def test_tables_have_the_declared_columns(kube: KubeHttp, widgets: Place) -> None:
+async def test_tables_have_the_declared_columns(kube: KubeHttp, widgets: NamespacePaths) -> None:
     """A table has the additionalPrinterColumns after the name."""
     await kube.post(widgets.widgets(), a_widget())
     answer = await kube.get(widgets.widgets(), accept="application/json;as=Table;v=v1;g=meta.k8s.io")

@@ -5,19 +5,19 @@ from typing import Any
 import pytest
 
 from tests.contract.kube.client import KubeHttp, Reply
-from tests.contract.kube.conftest import Place, eventually
+from tests.contract.kube.conftest import NamespacePaths, eventually
 from tests.contract.kube.samples import Json, a_pod
 
 ANNOTATION = "kubernetes.io/limit-ranger"
 
 
-async def _grant(kube: KubeHttp, place: Place, *items: Json, name: str = "bounds") -> Reply:
+async def _grant(kube: KubeHttp, ns: NamespacePaths, *items: Json, name: str = "bounds") -> Reply:
     """Create a LimitRange, and wait until admission uses it."""
-    made = await kube.post(place.of("limitranges"), {"metadata": {"name": name}, "spec": {"limits": [*items]}})
+    made = await kube.post(ns.of("limitranges"), {"metadata": {"name": name}, "spec": {"limits": [*items]}})
     assert made.code == 201, made.body
 
     async def is_known() -> bool:
-        probe = await kube.post(place.of("pods"), a_pod("probe"), dryRun="All")
+        probe = await kube.post(ns.of("pods"), a_pod("probe"), dryRun="All")
         return probe.code != 201 or ANNOTATION in probe.body["metadata"].get("annotations", {})
 
     if any(item["type"] == "Container" for item in items):
@@ -29,16 +29,16 @@ def _a_container(name: str = "main", **resources: Json) -> Json:
     return {"name": name, "image": "i:1", "resources": resources}
 
 
-async def _resources(kube: KubeHttp, place: Place, *containers: Json, **spec: Any) -> Json:
-    made = await kube.post(place.of("pods"), a_pod(containers=[*containers], **spec))
+async def _resources(kube: KubeHttp, ns: NamespacePaths, *containers: Json, **spec: Any) -> Json:
+    made = await kube.post(ns.of("pods"), a_pod(containers=[*containers], **spec))
     assert made.code == 201, made.body
     return made.body["spec"]["containers"][0]["resources"]
 
 
-async def test_a_limit_range_is_stored_with_its_defaults(kube: KubeHttp, place: Place) -> None:
+async def test_a_limit_range_is_stored_with_its_defaults(kube: KubeHttp, ns: NamespacePaths) -> None:
     """A default limit is the max when not set; a default request is the default limit, else the min."""
     item = {"type": "Container", "max": {"cpu": "2"}, "min": {"memory": "64Mi"}, "default": {"memory": "1Gi"}}
-    made = await _grant(kube, place, item)
+    made = await _grant(kube, ns, item)
     assert made.body["spec"]["limits"] == [
         {
             "type": "Container",
@@ -64,19 +64,19 @@ async def test_a_limit_range_is_stored_with_its_defaults(kube: KubeHttp, place: 
     ],
 )
 async def test_a_container_is_given_what_it_does_not_state(
-    kube: KubeHttp, place: Place, stated: Json, given: Json
+    kube: KubeHttp, ns: NamespacePaths, stated: Json, given: Json
 ) -> None:
     """A container's own limit becomes its request before a default does."""
-    await _grant(kube, place, {"type": "Container", "default": {"cpu": "1"}, "defaultRequest": {"cpu": "500m"}})
-    assert await _resources(kube, place, _a_container(**stated)) == given
+    await _grant(kube, ns, {"type": "Container", "default": {"cpu": "1"}, "defaultRequest": {"cpu": "500m"}})
+    assert await _resources(kube, ns, _a_container(**stated)) == given
 
 
 async def test_init_containers_and_sidecars_are_given_it_too_and_an_annotation_says_so(
-    kube: KubeHttp, place: Place
+    kube: KubeHttp, ns: NamespacePaths
 ) -> None:
-    await _grant(kube, place, {"type": "Container", "defaultRequest": {"cpu": "200m", "memory": "1Gi"}})
+    await _grant(kube, ns, {"type": "Container", "defaultRequest": {"cpu": "200m", "memory": "1Gi"}})
     sidecar = {**_a_container("beside"), "restartPolicy": "Always"}
-    made = await kube.post(place.of("pods"), a_pod(initContainers=[_a_container("first"), sidecar]))
+    made = await kube.post(ns.of("pods"), a_pod(initContainers=[_a_container("first"), sidecar]))
     spec = made.body["spec"]
     assert [each["resources"] for each in (*spec["initContainers"], *spec["containers"])] == [
         {"requests": {"cpu": "200m", "memory": "1Gi"}}
@@ -87,16 +87,16 @@ async def test_init_containers_and_sidecars_are_given_it_too_and_an_annotation_s
     )
 
 
-async def test_a_best_effort_pod_is_none_any_more(kube: KubeHttp, place: Place) -> None:
+async def test_a_limit_range_ends_best_effort_quality_of_service(kube: KubeHttp, ns: NamespacePaths) -> None:
     """The quality of service is computed from the pod with its defaults."""
-    await _grant(kube, place, {"type": "Container", "default": {"cpu": "1", "memory": "1Gi"}})
-    made = await kube.post(place.of("pods"), a_pod())
+    await _grant(kube, ns, {"type": "Container", "default": {"cpu": "1", "memory": "1Gi"}})
+    made = await kube.post(ns.of("pods"), a_pod())
     assert made.body["status"]["qosClass"] == "Guaranteed"
 
 
-async def test_what_was_given_is_not_its_creators(kube: KubeHttp, place: Place) -> None:
-    await _grant(kube, place, {"type": "Container", "defaultRequest": {"cpu": "200m"}})
-    made = await kube.post(place.of("pods"), a_pod())
+async def test_defaulted_fields_are_not_owned_by_the_creator(kube: KubeHttp, ns: NamespacePaths) -> None:
+    await _grant(kube, ns, {"type": "Container", "defaultRequest": {"cpu": "200m"}})
+    made = await kube.post(ns.of("pods"), a_pod())
     assert not any("f:limit" in str(each) or "f:cpu" in str(each) for each in made.body["metadata"]["managedFields"])
 
 
@@ -145,15 +145,15 @@ _REFUSED: list[tuple[Json, list[Json], str]] = [
     _REFUSED,
 )
 async def test_what_is_out_of_range_is_refused(
-    kube: KubeHttp, place: Place, item: Json, containers: list[Json], why: str
+    kube: KubeHttp, ns: NamespacePaths, item: Json, containers: list[Json], why: str
 ) -> None:
     """A pod out of range gets 403 with these words; it may take a moment until admission uses the LimitRange."""
-    await _grant(kube, place, item)
+    await _grant(kube, ns, item)
     pod = a_pod(containers=[_a_container(f"c{number}", **each) for number, each in enumerate(containers)])
     answers = list[Reply]()
 
     async def is_refused() -> bool:
-        answers.append(await kube.post(place.of("pods"), pod, dryRun="All"))
+        answers.append(await kube.post(ns.of("pods"), pod, dryRun="All"))
         return answers[-1].code == 403
 
     await eventually(is_refused, "the pod is refused")
@@ -161,30 +161,30 @@ async def test_what_is_out_of_range_is_refused(
     assert answers[-1].message == f'pods "p" is forbidden: {why}'
 
 
-async def test_a_request_above_the_limit_that_it_is_given_is_invalid(kube: KubeHttp, place: Place) -> None:
+async def test_a_request_above_the_limit_that_it_is_given_is_invalid(kube: KubeHttp, ns: NamespacePaths) -> None:
     """A request above the default limit gets 422: the default is not raised to the request."""
-    await _grant(kube, place, {"type": "Container", "default": {"cpu": "1"}})
-    answer = await kube.post(place.of("pods"), a_pod(containers=[_a_container(requests={"cpu": "2"})]))
+    await _grant(kube, ns, {"type": "Container", "default": {"cpu": "1"}})
+    answer = await kube.post(ns.of("pods"), a_pod(containers=[_a_container(requests={"cpu": "2"})]))
     assert (answer.code, answer.reason) == (422, "Invalid")
     assert "must be less than or equal to cpu limit" in answer.message
 
 
-async def test_init_steps_raise_what_a_pod_uses(kube: KubeHttp, place: Place) -> None:
+async def test_init_steps_raise_what_a_pod_uses(kube: KubeHttp, ns: NamespacePaths) -> None:
     """The largest init step is used where it is more than the sum of the containers; sidecars are added to both."""
-    await _grant(kube, place, {"type": "Container", "defaultRequest": {"ephemeral-storage": "1Mi"}}, _POD)
+    await _grant(kube, ns, {"type": "Container", "defaultRequest": {"ephemeral-storage": "1Mi"}}, _POD)
     sidecar = {**_a_container("beside", limits={"cpu": "500m"}), "restartPolicy": "Always"}
     step = _a_container("step", limits={"cpu": "1600m"})
     answer = await kube.post(
-        place.of("pods"),
+        ns.of("pods"),
         a_pod(containers=[_a_container(limits={"cpu": "1"})], initContainers=[sidecar, step]),
     )
     assert answer.message == 'pods "p" is forbidden: maximum cpu usage per Pod is 2, but limit is 2100m'
 
 
-async def test_a_volume_claim_is_held_to_its_range(kube: KubeHttp, place: Place) -> None:
+async def test_a_volume_claim_is_held_to_its_range(kube: KubeHttp, ns: NamespacePaths) -> None:
     await _grant(
         kube,
-        place,
+        ns,
         {"type": "Container", "defaultRequest": {"cpu": "1m"}},
         {"type": "PersistentVolumeClaim", "max": {"storage": "1Gi"}},
     )
@@ -192,7 +192,7 @@ async def test_a_volume_claim_is_held_to_its_range(kube: KubeHttp, place: Place)
         "metadata": {"name": "c"},
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "2Gi"}}},
     }
-    answer = await kube.post(place.of("persistentvolumeclaims"), claim)
+    answer = await kube.post(ns.of("persistentvolumeclaims"), claim)
     assert answer.code == 403
     assert "maximum storage usage per PersistentVolumeClaim is 1Gi, but request is 2Gi" in answer.message
 
@@ -216,9 +216,9 @@ async def test_a_volume_claim_is_held_to_its_range(kube: KubeHttp, place: Place)
     ],
 )
 async def test_a_range_that_contradicts_itself_is_invalid(
-    kube: KubeHttp, place: Place, items: list[Json], field: str
+    kube: KubeHttp, ns: NamespacePaths, items: list[Json], field: str
 ) -> None:
     """A contradictory range gets 422 with the field in a cause."""
-    answer = await kube.post(place.of("limitranges"), {"metadata": {"name": "bounds"}, "spec": {"limits": items}})
+    answer = await kube.post(ns.of("limitranges"), {"metadata": {"name": "bounds"}, "spec": {"limits": items}})
     assert (answer.code, answer.reason) == (422, "Invalid")
     assert field in [cause["field"] for cause in answer.causes]

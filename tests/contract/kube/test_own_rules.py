@@ -8,7 +8,7 @@ import pytest
 
 from slipway.crd import schema
 from tests.contract.kube.client import KubeHttp, Reply
-from tests.contract.kube.conftest import Place, eventually
+from tests.contract.kube.conftest import NamespacePaths, eventually
 from tests.contract.kube.samples import CRDS, Json
 
 BASE = "/apis/slipway.dev/v1alpha1"
@@ -24,10 +24,10 @@ NEWER: Json = {**LIVE, "attempt": 3}
 
 
 @pytest.fixture
-async def home(kube: KubeHttp, place: Place) -> Place:
+async def home(kube: KubeHttp, ns: NamespacePaths) -> NamespacePaths:
     """A namespace on a server that serves our kinds."""
-    if (await kube.get(_path(place))).code == 200 and (await kube.get(f"{BASE}/queues")).code == 200:
-        return place
+    if (await kube.get(_path(ns))).code == 200 and (await kube.get(f"{BASE}/queues")).code == 200:
+        return ns
     for manifest in schema.crd_manifests():
         answer = await kube.post(CRDS, manifest)
         assert answer.code in (201, 409), answer.body
@@ -37,27 +37,27 @@ async def home(kube: KubeHttp, place: Place) -> Place:
         return all([(await kube.get(f"{BASE}/{plural}")).code == 200 for plural in plurals])
 
     await eventually(are_served, "our kinds are served", within_s=30)
-    return place
+    return ns
 
 
-def _path(place: Place, name: str = "", sub: str = "") -> str:
-    base = f"{BASE}/namespaces/{place.name}/allocations"
+def _path(ns: NamespacePaths, name: str = "", sub: str = "") -> str:
+    base = f"{BASE}/namespaces/{ns.name}/allocations"
     return "/".join(part for part in (base, name, sub) if part)
 
 
-async def _launch(kube: KubeHttp, place: Place, spec: Json | None = None, status: Json | None = None) -> Reply:
+async def _launch(kube: KubeHttp, ns: NamespacePaths, spec: Json | None = None, status: Json | None = None) -> Reply:
     body = {
         "apiVersion": "slipway.dev/v1alpha1", "kind": "Allocation", "metadata": {"name": "a"},
         "spec": {"kind": "command", "template": TEMPLATE, **(spec or {})},
     }  # fmt: skip
-    made = await kube.post(_path(place), body, fieldValidation="Strict")
+    made = await kube.post(_path(ns), body, fieldValidation="Strict")
     assert made.code == 201, made.message
-    return await _observe(kube, place, made, status) if status else made
+    return await _observe(kube, ns, made, status) if status else made
 
 
-async def _observe(kube: KubeHttp, place: Place, known: Reply, status: Json) -> Reply:
+async def _observe(kube: KubeHttp, ns: NamespacePaths, known: Reply, status: Json) -> Reply:
     """PUT a status on /status, as every service writes it."""
-    answer = await kube.put(_path(place, "a", "status"), {**known.body, "status": status}, fieldValidation="Strict")
+    answer = await kube.put(_path(ns, "a", "status"), {**known.body, "status": status}, fieldValidation="Strict")
     assert answer.code == 200, answer.message
     return answer
 
@@ -183,7 +183,7 @@ def _check(answer: Reply, words: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(STATUS_CASES))
-async def test_status_rules(kube: KubeHttp, home: Place, name: str) -> None:
+async def test_status_rules(kube: KubeHttp, home: NamespacePaths, name: str) -> None:
     """A status never loses what was observed."""
     case = STATUS_CASES[name]
     known = await _launch(kube, home, status=dict(case.before))
@@ -192,14 +192,14 @@ async def test_status_rules(kube: KubeHttp, home: Place, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SPEC_CASES))
-async def test_spec_rules(kube: KubeHttp, home: Place, name: str) -> None:
+async def test_spec_rules(kube: KubeHttp, home: NamespacePaths, name: str) -> None:
     """Fields of a running allocation cannot change; fields that order the queue can."""
     case = SPEC_CASES[name]
     await _launch(kube, home, dict(case.before))
     _check(await kube.patch(_path(home, "a"), {"spec": dict(case.now)}), case.words)
 
 
-async def test_release_after_a_cancel_is_refused(kube: KubeHttp, home: Place) -> None:
+async def test_release_after_a_cancel_is_refused(kube: KubeHttp, home: NamespacePaths) -> None:
     """A cancel that was stored before the release keeps the containers from starting; after the release it does not."""
     known = await _launch(kube, home, {"desired": "Stopped"}, {**LIVE, "admission": ADMISSION})
     wanted = {**LIVE, "admission": ADMISSION, "release": RELEASE}
@@ -207,7 +207,7 @@ async def test_release_after_a_cancel_is_refused(kube: KubeHttp, home: Place) ->
     _check(answer, "no release: the allocation is stopped")
 
 
-async def test_the_restart_of_a_rank_after_a_cancel_is_refused(kube: KubeHttp, home: Place) -> None:
+async def test_the_restart_of_a_rank_after_a_cancel_is_refused(kube: KubeHttp, home: NamespacePaths) -> None:
     """After a cancel the pod worker can name no further pod for the rank; pods that were named before stay."""
     named = {**AGAIN, "restartedRanks": [{"rank": 0, "n": 1}, {"rank": 1, "n": 1, "podUID": "u8"}]}
     known = await _launch(kube, home, {"desired": "Stopped"}, AGAIN)
@@ -215,7 +215,7 @@ async def test_the_restart_of_a_rank_after_a_cancel_is_refused(kube: KubeHttp, h
     _check(answer, "no rank starts again: the allocation is stopped")
 
 
-async def test_cancel_after_the_restart_of_a_rank_passes(kube: KubeHttp, home: Place) -> None:
+async def test_cancel_after_the_restart_of_a_rank_passes(kube: KubeHttp, home: NamespacePaths) -> None:
     """The status of the restart may be written unchanged."""
     named = {**EXITED, "restartedRanks": [{"rank": 1, "n": 1, "podUID": "u8"}]}
     await _launch(kube, home, status=named)
@@ -224,7 +224,7 @@ async def test_cancel_after_the_restart_of_a_rank_passes(kube: KubeHttp, home: P
     await _observe(kube, home, stopped, {**named, "phase": "Terminating"})
 
 
-async def test_cancel_after_the_release_passes(kube: KubeHttp, home: Place) -> None:
+async def test_cancel_after_the_release_passes(kube: KubeHttp, home: NamespacePaths) -> None:
     """After a release the end may be observed in spite of a cancel."""
     await _launch(kube, home, status={**LIVE, "release": RELEASE})
     stopped = await kube.patch(_path(home, "a"), {"spec": {"desired": "Stopped"}})
@@ -232,7 +232,7 @@ async def test_cancel_after_the_release_passes(kube: KubeHttp, home: Place) -> N
     await _observe(kube, home, stopped, {**LIVE, "release": RELEASE, "phase": "Terminating"})
 
 
-async def test_queue_is_fixed_by_the_admission(kube: KubeHttp, home: Place) -> None:
+async def test_queue_is_fixed_by_the_admission(kube: KubeHttp, home: NamespacePaths) -> None:
     """The queue may change before the admission, and not after it."""
     known = await _launch(kube, home, {"queue": "one"})
     moved = await kube.patch(_path(home, "a"), {"spec": {"queue": "two"}})
@@ -241,7 +241,7 @@ async def test_queue_is_fixed_by_the_admission(kube: KubeHttp, home: Place) -> N
     _check(await kube.patch(_path(home, "a"), {"spec": {"queue": "three"}}), "queue cannot be changed once")
 
 
-async def test_status_begins_with_its_defaults(kube: KubeHttp, home: Place) -> None:
+async def test_status_begins_with_its_defaults(kube: KubeHttp, home: NamespacePaths) -> None:
     """A new allocation has a phase, so that field selectors find it."""
     made = await _launch(kube, home)
     wanted = {"phase": "Pending", "seq": 0, "attempt": 1}
@@ -250,7 +250,7 @@ async def test_status_begins_with_its_defaults(kube: KubeHttp, home: Place) -> N
     assert found.names == ["a"]
 
 
-async def test_status_can_not_be_removed(kube: KubeHttp, home: Place) -> None:
+async def test_status_can_not_be_removed(kube: KubeHttp, home: NamespacePaths) -> None:
     """A PUT without a status is refused or keeps the old one; the status is never removed."""
     known = await _launch(kube, home, status=LIVE)
     bare = {name: value for name, value in known.body.items() if name != "status"}
@@ -259,7 +259,7 @@ async def test_status_can_not_be_removed(kube: KubeHttp, home: Place) -> None:
 
 
 @pytest.mark.parametrize("name", ["a" * 41, "1a", "a.b"])
-async def test_names_of_allocations_are_short_labels(kube: KubeHttp, home: Place, name: str) -> None:
+async def test_names_of_allocations_are_short_labels(kube: KubeHttp, home: NamespacePaths, name: str) -> None:
     """The names of allocations become parts of other names."""
     body = {"metadata": {"name": name}, "spec": {"kind": "command", "template": TEMPLATE}}
     body |= {"apiVersion": "slipway.dev/v1alpha1", "kind": "Allocation"}
@@ -273,14 +273,14 @@ async def test_names_of_allocations_are_short_labels(kube: KubeHttp, home: Place
         ([{"count": 1, "minAvailable": 2}], "minAvailable must not be above count"),
     ],
 )
-async def test_roles_are_checked(kube: KubeHttp, home: Place, ranks: list[Json], words: str) -> None:
+async def test_roles_are_checked(kube: KubeHttp, home: NamespacePaths, ranks: list[Json], words: str) -> None:
     """Roles are checked on creation too."""
     body = {"metadata": {"name": "a"}, "spec": {"kind": "command", "template": TEMPLATE, "ranks": ranks}}
     body |= {"apiVersion": "slipway.dev/v1alpha1", "kind": "Allocation"}
     _check(await kube.post(_path(home), body), words)
 
 
-async def test_ledger_never_goes_back(kube: KubeHttp, home: Place) -> None:
+async def test_ledger_epoch_never_decreases(kube: KubeHttp, home: NamespacePaths) -> None:
     """Epoch and tick never decrease, and a compare-and-swap of the ledger has one winner."""
     name = home.name
     pools = f"{BASE}/resourcepools"
@@ -298,7 +298,7 @@ async def test_ledger_never_goes_back(kube: KubeHttp, home: Place) -> None:
         await kube.delete(f"{pools}/{name}")
 
 
-async def test_queue_is_not_its_own_parent(kube: KubeHttp, home: Place) -> None:
+async def test_queue_is_not_its_own_parent(kube: KubeHttp, home: NamespacePaths) -> None:
     """A queue that is its own parent is refused."""
     body = {"apiVersion": "slipway.dev/v1alpha1", "kind": "Queue", "metadata": {"name": home.name}}
     answer = await kube.post(f"{BASE}/queues", {**body, "spec": {"pool": "default", "parent": home.name}})

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tests.contract.kube.client import KubeHttp, Reply
-from tests.contract.kube.conftest import Place, eventually
+from tests.contract.kube.conftest import NamespacePaths, eventually
 from tests.contract.kube.samples import Json, a_pod
 from tests.contract.kube.target import Target
 
@@ -18,12 +18,12 @@ HOUR_S = 3600
 class Issuer:
     """Requests tokens of the account `robot`."""
 
-    def __init__(self, kube: KubeHttp, place: Place) -> None:
+    def __init__(self, kube: KubeHttp, ns: NamespacePaths) -> None:
         self.kube = kube
-        self.place = place
+        self.ns = ns
 
     async def ask(self, name: str = "robot", **spec: Any) -> Reply:
-        return await self.kube.post(self.place.of("serviceaccounts", name, "token"), {"spec": spec})
+        return await self.kube.post(self.ns.of("serviceaccounts", name, "token"), {"spec": spec})
 
     async def token(self, **spec: Any) -> str:
         issued = await self.ask(**spec)
@@ -46,10 +46,10 @@ class Issuer:
 
 
 @pytest.fixture
-async def issuer(kube: KubeHttp, place: Place) -> Issuer:
-    made = await kube.post(place.of("serviceaccounts"), {"metadata": {"name": "robot"}})
+async def issuer(kube: KubeHttp, ns: NamespacePaths) -> Issuer:
+    made = await kube.post(ns.of("serviceaccounts"), {"metadata": {"name": "robot"}})
     assert made.code == 201, made.body
-    return Issuer(kube, place)
+    return Issuer(kube, ns)
 
 
 def _claims(token: str) -> Json:
@@ -60,10 +60,10 @@ def _claims(token: str) -> Json:
 async def test_answer_carries_token_and_expiry(issuer: Issuer) -> None:
     """A token request gets 201; the metadata is the account's; the default is an hour and the server's audience."""
     issued = await issuer.ask()
-    account = await issuer.kube.get(issuer.place.of("serviceaccounts", "robot"))
+    account = await issuer.kube.get(issuer.ns.of("serviceaccounts", "robot"))
     meta = {field: issued.body["metadata"][field] for field in ("name", "namespace", "uid")}
     assert (issued.code, issued.body["kind"]) == (201, "TokenRequest")
-    assert meta == {"name": "robot", "namespace": issuer.place.name, "uid": account.uid}
+    assert meta == {"name": "robot", "namespace": issuer.ns.name, "uid": account.uid}
     assert issued.body["spec"]["expirationSeconds"] == HOUR_S
     assert len(issued.body["spec"]["audiences"]) == 1
     assert issued.body["status"]["expirationTimestamp"] > issued.body["metadata"]["creationTimestamp"]
@@ -73,12 +73,12 @@ async def test_claims(issuer: Issuer) -> None:
     """A token is a JWT that names the account, its uid and its times."""
     issued = await issuer.ask(expirationSeconds=2 * HOUR_S)
     claims = _claims(issued.body["status"]["token"])
-    assert claims["sub"] == f"system:serviceaccount:{issuer.place.name}:robot"
+    assert claims["sub"] == f"system:serviceaccount:{issuer.ns.name}:robot"
     assert claims["exp"] - claims["iat"] == 2 * HOUR_S
     assert claims["nbf"] == claims["iat"]
     assert claims["aud"] == issued.body["spec"]["audiences"]
     about = {"name": "robot", "uid": issued.body["metadata"]["uid"]}
-    assert claims["kubernetes.io"] == {"namespace": issuer.place.name, "serviceaccount": about}
+    assert claims["kubernetes.io"] == {"namespace": issuer.ns.name, "serviceaccount": about}
     assert claims["jti"]
 
 
@@ -87,7 +87,7 @@ async def test_review_knows_the_account(issuer: Issuer) -> None:
     issued = await issuer.ask()
     token, uid = issued.body["status"]["token"], issued.body["metadata"]["uid"]
     status = await issuer.review(token)
-    space = issuer.place.name
+    space = issuer.ns.name
     groups = ["system:serviceaccounts", f"system:serviceaccounts:{space}", "system:authenticated"]
     extra = {"authentication.kubernetes.io/credential-id": [f"JTI={_claims(token)['jti']}"]}
     assert status == {
@@ -138,14 +138,14 @@ async def test_absent_account(issuer: Issuer) -> None:
     """A token request for a missing account gets 404; a read of the subresource gets 405."""
     answer = await issuer.ask("none")
     assert (answer.code, answer.message) == (404, 'serviceaccounts "none" not found')
-    assert (await issuer.kube.get(issuer.place.of("serviceaccounts", "robot", "token"))).code == 405
+    assert (await issuer.kube.get(issuer.ns.of("serviceaccounts", "robot", "token"))).code == 405
 
 
 async def test_deleted_account_ends_its_tokens(issuer: Issuer, target: Target) -> None:
     """The tokens of a deleted account are invalid, also when an account of that name is created again."""
     token = await issuer.token()
-    await issuer.kube.delete(issuer.place.of("serviceaccounts", "robot"))
-    await issuer.kube.post(issuer.place.of("serviceaccounts"), {"metadata": {"name": "robot"}})
+    await issuer.kube.delete(issuer.ns.of("serviceaccounts", "robot"))
+    await issuer.kube.post(issuer.ns.of("serviceaccounts"), {"metadata": {"name": "robot"}})
     assert "error" in await issuer.wait_void(token)
     client = KubeHttp(target.as_bearer(token))
     assert (await client.post(SELF, {})).code == 401
@@ -154,7 +154,7 @@ async def test_deleted_account_ends_its_tokens(issuer: Issuer, target: Target) -
 
 async def test_bound_token_ends_with_its_pod(issuer: Issuer) -> None:
     """The claims and the review name the pod; when the pod is deleted, the token is invalid."""
-    pod = (await issuer.kube.post(issuer.place.of("pods"), a_pod(serviceAccountName="robot"))).body
+    pod = (await issuer.kube.post(issuer.ns.of("pods"), a_pod(serviceAccountName="robot"))).body
     reference = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": pod["metadata"]["uid"]}
     token = await issuer.token(boundObjectRef=reference)
     about = {"name": "p", "uid": pod["metadata"]["uid"]}
@@ -162,14 +162,14 @@ async def test_bound_token_ends_with_its_pod(issuer: Issuer) -> None:
     extra = (await issuer.review(token))["user"]["extra"]
     assert extra["authentication.kubernetes.io/pod-name"] == ["p"]
     assert extra["authentication.kubernetes.io/pod-uid"] == [about["uid"]]
-    await issuer.kube.delete(issuer.place.of("pods", "p"))
+    await issuer.kube.delete(issuer.ns.of("pods", "p"))
     assert "invalidated" in (await issuer.wait_void(token))["error"]
 
 
 async def test_binding_is_checked(issuer: Issuer) -> None:
     """A missing object gets 404, another uid 409, and another account's pod or another kind 400."""
-    await issuer.kube.post(issuer.place.of("pods"), a_pod(serviceAccountName="robot"))
-    await issuer.kube.post(issuer.place.of("pods"), a_pod("other"))
+    await issuer.kube.post(issuer.ns.of("pods"), a_pod(serviceAccountName="robot"))
+    await issuer.kube.post(issuer.ns.of("pods"), a_pod("other"))
     pod = {"apiVersion": "v1", "kind": "Pod"}
     absent = await issuer.ask(boundObjectRef={**pod, "name": "none"})
     changed = await issuer.ask(boundObjectRef={**pod, "name": "p", "uid": "11111111-1111-1111-1111-111111111111"})
@@ -182,34 +182,34 @@ async def test_binding_is_checked(issuer: Issuer) -> None:
 
 
 @pytest.mark.usefixtures("controllers")
-async def test_every_namespace_has_a_default_account(kube: KubeHttp, place: Place) -> None:
+async def test_every_namespace_has_a_default_account(kube: KubeHttp, ns: NamespacePaths) -> None:
     """The account is created with the namespace, and again after it was deleted."""
 
     async def is_there() -> bool:
-        return (await kube.get(place.of("serviceaccounts", "default"))).code == 200
+        return (await kube.get(ns.of("serviceaccounts", "default"))).code == 200
 
     await eventually(is_there, "the default account is there")
-    first = (await kube.get(place.of("serviceaccounts", "default"))).uid
-    await kube.delete(place.of("serviceaccounts", "default"))
+    first = (await kube.get(ns.of("serviceaccounts", "default"))).uid
+    await kube.delete(ns.of("serviceaccounts", "default"))
 
     async def is_new() -> bool:
-        found = await kube.get(place.of("serviceaccounts", "default"))
+        found = await kube.get(ns.of("serviceaccounts", "default"))
         return found.code == 200 and found.uid != first
 
     await eventually(is_new, "the default account is back")
 
 
 @pytest.mark.usefixtures("controllers")
-async def test_pods_run_as_an_account(kube: KubeHttp, place: Place) -> None:
+async def test_pods_run_as_an_account(kube: KubeHttp, ns: NamespacePaths) -> None:
     """A pod runs as `default` unless it names an account; a missing account gets 403."""
 
     async def is_made() -> bool:
-        return (await kube.post(place.of("pods"), a_pod())).code == 201
+        return (await kube.post(ns.of("pods"), a_pod())).code == 201
 
     await eventually(is_made, "the default account is there")
-    pod = (await kube.get(place.of("pods", "p"))).body
+    pod = (await kube.get(ns.of("pods", "p"))).body
     assert pod["spec"]["serviceAccountName"] == pod["spec"]["serviceAccount"] == "default"
-    refused = await kube.post(place.of("pods"), a_pod("q", serviceAccountName="none"))
+    refused = await kube.post(ns.of("pods"), a_pod("q", serviceAccountName="none"))
     assert (refused.code, refused.reason) == (403, "Forbidden")
-    words = f'error looking up service account {place.name}/none: serviceaccount "none" not found'
+    words = f'error looking up service account {ns.name}/none: serviceaccount "none" not found'
     assert refused.message == f'pods "q" is forbidden: {words}'

@@ -36,7 +36,7 @@ async def test_create_get_round_trip(cluster: Cluster) -> None:
     assert await cluster.kube.get(CONFIG_MAPS, "a", namespace=cluster.namespace) == made
 
 
-async def test_of_what_is_asked_for_in_brief_the_metadata_comes(cluster: Cluster) -> None:
+async def test_a_metadata_only_request_returns_metadata(cluster: Cluster) -> None:
     """Brief creates, reads and lists return names, uids and versions; each refusal has its usual error."""
     kube, namespace = cluster.kube, cluster.namespace
     made = await kube.create(brief(PODS), cluster.pod())
@@ -50,7 +50,7 @@ async def test_of_what_is_asked_for_in_brief_the_metadata_comes(cluster: Cluster
         await kube.get(brief(PODS), "p1", namespace=namespace)
 
 
-async def test_what_is_served_is_told_by_version(cluster: Cluster) -> None:
+async def test_served_resources_are_listed_by_version(cluster: Cluster) -> None:
     """`serves` is true for kinds of the core, of ours and of another group, and false for an unknown plural, version
     or group."""
     for resource in (PODS, ALLOCATIONS, LEASES):
@@ -138,7 +138,7 @@ async def test_stale_writes_are_refused(cluster: Cluster) -> None:
     assert (await kube.get(CONFIG_MAPS, "a", namespace=cluster.namespace)).data == {"n": "1"}
 
 
-async def test_status_is_its_own_door(cluster: Cluster) -> None:
+async def test_replace_status_writes_only_the_status(cluster: Cluster) -> None:
     """replace_status changes the status only; create ignores a status; defaults appear."""
     kube = cluster.kube
     made = await kube.create(ALLOCATIONS, cluster.allocation())

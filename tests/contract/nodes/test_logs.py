@@ -80,7 +80,7 @@ REFUSED: list[tuple[dict[str, object], int]] = [
 @pytest.mark.parametrize(
     ("query", "code"), REFUSED, ids=["-".join(query) + f"-{n}" for n, (query, _) in enumerate(REFUSED)]
 )
-async def test_what_cannot_be_asked_for_is_refused(pods: Pods, query: dict[str, object], code: int) -> None:
+async def test_unsupported_log_options_are_refused(pods: Pods, query: dict[str, object], code: int) -> None:
     """The API server refuses the query, whatever the node would answer."""
     name = await pods.run(FIVE)
     assert (await pods.log(name, **query))[0] == code

@@ -34,7 +34,7 @@ async def test_a_signal_is_told_by_the_code_alone(pods: Pods, sign: str, code: i
 
 
 @pytest.mark.usefixtures("real")
-async def test_too_much_memory_is_named(pods: Pods) -> None:
+async def test_an_out_of_memory_kill_is_named(pods: Pods) -> None:
     """The reason names the lack of memory; the code is that of the signal."""
     name = await pods.start(["python3", "-c", OOM], container={"resources": {"limits": {"memory": "64Mi"}}})
     status = await pods.ended(name)

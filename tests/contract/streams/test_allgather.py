@@ -42,7 +42,7 @@ async def test_the_last_one_completes_it(streams: Streams, backend: Backend) -> 
     assert 0 < ttl_s <= keys.GATHER.ttl_s
 
 
-async def test_whoever_comes_late_changes_nothing(streams: Streams) -> None:
+async def test_a_late_participant_changes_nothing(streams: Streams) -> None:
     """When it is complete, a new id, an old id with new data and a leaving peer do not change it."""
     for name in ("a", "b"):
         await streams.gatherings.join(KEY, a_seat(name), peers=2, owner="p")
@@ -53,7 +53,7 @@ async def test_whoever_comes_late_changes_nothing(streams: Streams) -> None:
     assert await streams.gatherings.seats(KEY) == before
 
 
-async def test_the_same_id_takes_the_seat(streams: Streams) -> None:
+async def test_the_same_id_replaces_its_entry(streams: Streams) -> None:
     """An id has one seat: the new data replaces the old, the version notifies the old watcher, and a leave by the
     old one frees nothing."""
     first = await streams.gatherings.join(KEY, a_seat("a"), peers=2, owner="p1")
@@ -70,7 +70,7 @@ async def test_the_same_call_twice_is_one(streams: Streams) -> None:
     assert await streams.gatherings.join(KEY, a_seat("a"), peers=2, owner="p") == first
 
 
-async def test_whoever_leaves_takes_the_data_along(streams: Streams, backend: Backend) -> None:
+async def test_a_participant_that_leaves_removes_its_data(streams: Streams, backend: Backend) -> None:
     """A leaving peer's data is removed; the last leave ends the gathering, so that the next one may have another
     number of peers."""
     await streams.gatherings.join(KEY, a_seat("a"), peers=3, owner="p")
@@ -84,7 +84,7 @@ async def test_whoever_leaves_takes_the_data_along(streams: Streams, backend: Ba
     assert (await streams.gatherings.join(KEY, a_seat("c"), peers=1, owner="p")).outcome is AllgatherState.COMPLETED
 
 
-async def test_all_must_say_the_same_number(streams: Streams) -> None:
+async def test_all_must_state_the_same_number_of_participants(streams: Streams) -> None:
     """A peer with another number gets the number of the others. A single peer may change its number."""
     await streams.gatherings.join(KEY, a_seat("a"), peers=2, owner="p")
     assert (await streams.gatherings.join(KEY, a_seat("a"), peers=3, owner="p")).peers == 3
@@ -167,7 +167,7 @@ async def test_many_peers_at_once(streams: Streams) -> None:
     assert [seat.rank for seat in await streams.gatherings.seats(KEY)] == list(range(200))
 
 
-async def test_the_seats_of_a_dead_process_are_freed(streams: Streams, backend: Backend) -> None:
+async def test_the_entries_of_a_dead_process_are_freed(streams: Streams, backend: Backend) -> None:
     """The seats of a process that has not looked for a while are freed; a process that looks keeps its seats."""
     await streams.gatherings.join(KEY, a_seat("dead"), peers=3, owner="killed")
     await streams.gatherings.join(KEY, a_seat("alive"), peers=3, owner="p")

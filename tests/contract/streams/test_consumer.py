@@ -120,7 +120,7 @@ async def test_at_most_so_many_handlers_run(streams: Streams, counts: Counts) ->
     assert most == 4
 
 
-async def test_work_longer_than_the_idle_time_is_not_taken_away(backend: Backend, counts: Counts) -> None:
+async def test_work_longer_than_the_idle_time_is_not_claimed_by_others(backend: Backend, counts: Counts) -> None:
     """V14: heartbeats keep an entry with its consumer for as long as its handler runs; no other consumer runs it."""
     runs: list[str] = []
     done = asyncio.Event()
@@ -144,7 +144,7 @@ async def test_work_longer_than_the_idle_time_is_not_taken_away(backend: Backend
     assert len(runs) == 1
 
 
-async def test_what_a_dead_worker_left_is_taken_over(backend: Backend, counts: Counts) -> None:
+async def test_entries_of_a_dead_worker_are_claimed(backend: Backend, counts: Counts) -> None:
     """V13: a worker dies with 50 pending entries; another host finishes them, and no entry stays pending."""
     dead, alive = backend.connect(), backend.connect()
     await dead.hints.send([a_hint(f"run-{number}") for number in range(50)])
@@ -178,7 +178,9 @@ async def test_a_flush_under_load_loses_no_group(backend: Backend, counts: Count
     assert await backend.keys() >= {keys.work(0)}
 
 
-async def test_poison_goes_to_the_dead_letters_at_once(streams: Streams, backend: Backend, counts: Counts) -> None:
+async def test_an_undecodable_hint_becomes_a_dead_letter_at_once(
+    streams: Streams, backend: Backend, counts: Counts
+) -> None:
     """An entry that cannot be decoded is buried; the entries behind it are not delayed."""
     seen: list[WorkHint] = []
 
@@ -198,7 +200,7 @@ async def test_poison_goes_to_the_dead_letters_at_once(streams: Streams, backend
     ("error", "runs_expected"),
     [(lambda: PermanentError("broken"), 1), (lambda: KeyError("a bug"), keys.DELIVERIES_MAX)],
 )
-async def test_a_hint_that_always_fails_dies(
+async def test_a_hint_that_always_fails_becomes_a_dead_letter(
     streams: Streams, counts: Counts, error: Callable[[], Exception], runs_expected: int
 ) -> None:
     """I17: a hint is buried at once after a permanent failure, and after some deliveries with a bug; then none is
@@ -217,7 +219,7 @@ async def test_a_hint_that_always_fails_dies(
     assert runs == runs_expected
 
 
-async def test_transient_failures_never_kill_a_hint(streams: Streams, counts: Counts) -> None:
+async def test_transient_failures_never_make_a_hint_a_dead_letter(streams: Streams, counts: Counts) -> None:
     """While the API server is down the hint is retried any number of times, and in the end it is handled."""
     runs = 0
 
@@ -263,7 +265,7 @@ async def test_an_invariant_error_ends_the_consumer(streams: Streams, counts: Co
     assert caught.group_contains(InvariantError)
 
 
-async def test_stopping_finishes_what_is_in_hand(streams: Streams, counts: Counts) -> None:
+async def test_stopping_finishes_the_hints_in_progress(streams: Streams, counts: Counts) -> None:
     """A drain loses no effect and leaves nothing pending."""
     started = asyncio.Event()
     finished = False
@@ -281,7 +283,7 @@ async def test_stopping_finishes_what_is_in_hand(streams: Streams, counts: Count
     assert await streams.work_queue("looker").backlog() == 0
 
 
-async def test_one_pass_does_what_is_there(streams: Streams) -> None:
+async def test_one_pass_handles_all_pending_hints(streams: Streams) -> None:
     """`--once` handles new hints and abandoned ones, then returns."""
     await streams.hints.send([a_hint(f"run-{number}") for number in range(70)])
     await streams.work_queue("dead").claim(limit=20, block_s=0)

@@ -41,7 +41,7 @@ async def test_what_is_written_is_read(streams: Streams) -> None:
     assert await streams.decisions.read("other") == []
 
 
-async def test_the_oldest_chain_goes_as_a_whole(streams: Streams) -> None:
+async def test_the_oldest_chain_is_trimmed_as_a_whole(streams: Streams) -> None:
     """The number of entries is capped: when a base is removed, so are the entries that build on it."""
     await write(streams, "a", 6)
     await write(streams, "b", 4)
@@ -66,7 +66,7 @@ async def test_a_chain_that_would_push_out_its_own_base_ends(streams: Streams) -
     assert await kept(streams) == [("b", 0)]
 
 
-async def test_after_a_loss_a_base_is_asked_for(streams: Streams, backend: Backend) -> None:
+async def test_after_a_loss_a_base_entry_is_requested(streams: Streams, backend: Backend) -> None:
     """An entry whose base is gone is not written."""
     [base] = await write(streams, "a", 1)
     await backend.flush()
@@ -90,7 +90,7 @@ async def test_what_is_too_large_is_refused(streams: Streams) -> None:
         await streams.decisions.append("p", a_tick("a", 0, size=501), base=None, caps=CAPS)
 
 
-async def test_foreign_entries_are_passed_over(streams: Streams, backend: Backend) -> None:
+async def test_entries_of_another_format_are_skipped(streams: Streams, backend: Backend) -> None:
     """Entries of another version or program are skipped: they cost no reader its page, and no writer its entry."""
     await backend.add_raw(keys.decisions("p"), None, {"x": b"y"})
     await write(streams, "a", 2)

@@ -102,7 +102,7 @@ async def test_a_group_that_was_lost_is_made_again_from_the_start(streams: Strea
     assert ids(await claim(group)) == ids_of(2)
 
 
-async def test_the_lag_counts_what_waits_and_what_is_in_hand(streams: Streams) -> None:
+async def test_the_lag_counts_waiting_and_pending_events(streams: Streams) -> None:
     """Before the group exists all events are its lag."""
     group = streams.event_group("g", "a")
     assert (await group.lag()).waiting == 0
@@ -120,7 +120,7 @@ async def test_the_lag_counts_what_waits_and_what_is_in_hand(streams: Streams) -
     assert lag.behind_s >= 0
 
 
-async def test_a_consumer_that_leaves_takes_nothing_with_it(streams: Streams) -> None:
+async def test_events_of_a_consumer_that_leaves_are_not_lost(streams: Streams) -> None:
     """The entries of a deleted consumer stay pending for others."""
     group = streams.event_group("g", "a")
     await publish(streams, 1)

@@ -119,7 +119,7 @@ async def test_the_stream_expires_some_time_after_the_end(streams: Streams, back
     assert await backend.ttl_s(key) == pytest.approx(60, abs=10)
 
 
-async def test_entries_of_somebody_else_do_not_shut_ours_out(streams: Streams, backend: Backend) -> None:
+async def test_entries_of_another_writer_do_not_block_ours(streams: Streams, backend: Backend) -> None:
     """A foreign id far in the future is removed, and the stream begins again."""
     await backend.add_raw(keys.allocation(an_id()), "9999999999999-1", {"x": b"y"})
     [answer] = await streams.events.append([StreamEntry(event=an_event(1))])

@@ -187,7 +187,7 @@ async def test_activity_never_goes_back(streams: Streams) -> None:
     ]
 
 
-async def test_a_ring_wakes_who_waits(backend: Backend) -> None:
+async def test_a_wakeup_reaches_a_waiting_reader(backend: Backend) -> None:
     """A wait ends at the first ring after its cursor, and returns the reason."""
     ringer, sleeper = backend.connect(), backend.connect()
     async with asyncio.timeout(5), asyncio.TaskGroup() as group:
@@ -201,7 +201,7 @@ async def test_a_ring_wakes_who_waits(backend: Backend) -> None:
     assert (await sleeper.wake.wait(again.cursor, timeout_s=0.02)).reasons == ()
 
 
-async def test_a_cursor_from_before_a_loss_does_not_deafen(streams: Streams, backend: Backend) -> None:
+async def test_a_cursor_from_before_a_loss_still_receives_new_entries(streams: Streams, backend: Backend) -> None:
     """After a FLUSHALL the ids may begin lower; a ring must still end the wait."""
     await backend.add_raw(keys.WAKE.prefix, "99999999999999-0", {"reason": b"x"})
     heard = await streams.wake.wait("1-0", timeout_s=1)

@@ -6,7 +6,7 @@ from slipway.streams.ports import Streams
 from tests.support.redis import Backend
 
 
-async def test_what_one_tells_the_others_read(streams: Streams, backend: Backend) -> None:
+async def test_a_logout_of_one_replica_is_read_by_the_others(streams: Streams, backend: Backend) -> None:
     """Another replica reads from the beginning or after a cursor; a repeated write does no harm; without news the
     cursor stays."""
     others = backend.connect()
@@ -46,7 +46,7 @@ async def test_a_code_is_taken_once(streams: Streams, backend: Backend) -> None:
     assert await others.logouts.take("b", 60)
 
 
-async def test_what_is_kept_of_a_login_is_what_was_written_last(streams: Streams, backend: Backend) -> None:
+async def test_the_stored_login_is_the_last_one_written(streams: Streams, backend: Backend) -> None:
     """Any process may replace the stored value of a login; other logins keep theirs."""
     others = backend.connect()
     assert await others.logouts.kept("a") == ""

@@ -67,7 +67,7 @@ async def test_of_two_writers_one_goes_on(streams: Streams) -> None:
     assert await numbers(streams) == [1, 2, 3, 4, 5]
 
 
-async def test_a_writer_of_before_a_flush_does_not_go_on_behind_what_another_told_again(
+async def test_a_writer_from_before_a_flush_does_not_append_behind_a_restored_log(
     streams: Streams, backend: Backend
 ) -> None:
     """After the flush a number may mean another line: a progress bar has fewer lines when it is read after its end."""
@@ -95,7 +95,7 @@ async def test_a_position_is_kept_with_the_lines(streams: Streams) -> None:
     assert await streams.logs.position(an_id("other"), source) == LogPosition()
 
 
-async def test_a_store_that_lost_its_lines_is_told_from_the_beginning(streams: Streams, backend: Backend) -> None:
+async def test_a_store_that_lost_its_lines_is_filled_from_the_beginning(streams: Streams, backend: Backend) -> None:
     """A pack in the middle of a missing log is refused: its writer begins again."""
     await backend.flush()
     [answer] = await streams.logs.append([a_pack(an_id(), lines(2, start=9), after=8)])
@@ -122,7 +122,7 @@ async def test_first_and_last_lines_stay(streams: Streams, backend: Backend) -> 
     assert await backend.ttl_s(keys.log_packs(an_id())) is not None
 
 
-async def test_a_flood_of_one_rank_costs_another_nothing(streams: Streams) -> None:
+async def test_a_flood_of_one_rank_evicts_no_line_of_another(streams: Streams) -> None:
     """Each log has its own limit."""
     await streams.logs.append([a_pack(an_id(), lines(30, rank=1), share=SMALL)])
     await write_many(streams, 120, rank=0)

@@ -4,7 +4,7 @@ from slipway.streams.ports import Streams, WorkHint
 from tests.support.redis import Backend, an_id
 
 
-async def test_a_look_changes_nothing(backend: Backend, streams: Streams) -> None:
+async def test_reading_the_health_changes_nothing(backend: Backend, streams: Streams) -> None:
     """The check reports the kind of server, and creates no key."""
     found = await streams.conditions.look()
     assert tuple(map(int, found.version.split(".")[:2])) >= (7, 0)

@@ -24,7 +24,7 @@ def macs(tmp_path: Path) -> MacKeys:
 
 
 @pytest.fixture
-def strangers(tmp_path: Path) -> MacKeys:
+def other_keys(tmp_path: Path) -> MacKeys:
     return some_keys(a_folder(tmp_path / "theirs", byte=2), CLOCK)
 
 
@@ -51,12 +51,12 @@ async def test_a_signed_feed_is_read_as_it_was_written(backend: Backend, macs: M
 
 
 async def test_a_feed_that_others_have_written_is_refused(
-    backend: Backend, macs: MacKeys, strangers: MacKeys, tmp_path: Path
+    backend: Backend, macs: MacKeys, other_keys: MacKeys, tmp_path: Path
 ) -> None:
     """A feed that is unsigned or signed by other keys is refused; with the switch on, an unsigned one is accepted."""
     reader = backend.connect(feed_macs=macs)
     lenient = backend.connect(feed_macs=some_keys(tmp_path / "ours", CLOCK, accepts_unsigned=True))
-    for forger, is_let_in in ((backend.connect(), True), (backend.connect(feed_macs=strangers), False)):
+    for forger, is_let_in in ((backend.connect(), True), (backend.connect(feed_macs=other_keys), False)):
         await backend.flush()
         await forger.feed.append([an_entry(1)], after=None)
         with pytest.raises(ForgedError):
@@ -104,7 +104,7 @@ async def test_an_entry_counts_at_its_place_only(backend: Backend, macs: MacKeys
 
 
 async def test_parts_of_a_snapshot_count_in_their_place_only(
-    backend: Backend, macs: MacKeys, strangers: MacKeys
+    backend: Backend, macs: MacKeys, other_keys: MacKeys
 ) -> None:
     """A part is refused in the place of another part, in another slot, or with other keys; a missing part is None."""
     ours, plain = backend.connect(feed_macs=macs).feed, backend.connect().feed
@@ -118,7 +118,7 @@ async def test_parts_of_a_snapshot_count_in_their_place_only(
         await plain.keep(slot, moved, anew=False)
         with pytest.raises(ForgedError):
             await ours.kept(slot, [part])
-    await backend.connect(feed_macs=strangers).feed.keep(0, {"0": b"zero"}, anew=True)
+    await backend.connect(feed_macs=other_keys).feed.keep(0, {"0": b"zero"}, anew=True)
     with pytest.raises(ForgedError):
         await ours.kept(0, ["0"])
 
@@ -136,7 +136,7 @@ async def test_a_signed_gathering_is_as_one_that_is_not(backend: Backend, gather
     assert [seat.request_id for seat in await one.seats(KEY)] == ["b", "a"]
 
 
-async def test_a_seat_that_others_have_taken_is_refused(backend: Backend, gather_macs: MacKeys, macs: MacKeys) -> None:
+async def test_a_forged_entry_of_a_rank_is_refused(backend: Backend, gather_macs: MacKeys, macs: MacKeys) -> None:
     """A seat that is unsigned, or signed by keys of another purpose, is refused; the gathering can be removed, and
     begins anew."""
     ours = backend.connect(gather_macs=gather_macs).gatherings
@@ -163,7 +163,7 @@ async def test_the_number_of_peers_is_signed(backend: Backend, gather_macs: MacK
         await ours.seats(other)
 
 
-async def test_complete_is_what_has_a_seat_for_each_peer(backend: Backend, gather_macs: MacKeys) -> None:
+async def test_a_gathering_is_complete_when_each_peer_has_an_entry(backend: Backend, gather_macs: MacKeys) -> None:
     """A gathering is complete when every peer has a seat; the flag in Redis is not signed, and is ignored."""
     ours = backend.connect(gather_macs=gather_macs).gatherings
     await ours.join(KEY, a_seat("a", 0), peers=2, owner="p")
@@ -177,7 +177,7 @@ NO_SEATS = [b"", b"p", b"p t", b"p  1", b"p t x", b"p t 1 m", b"p t " + b"9" * 4
 
 
 @pytest.mark.parametrize("seat", NO_SEATS)
-def test_what_is_no_seat_is_refused(seat: bytes) -> None:
+def test_an_entry_that_cannot_be_decoded_is_refused(seat: bytes) -> None:
     """A malformed seat is refused, with keys and without: it ends no process and becomes no rank's data."""
     with pytest.raises(ForgedError):
         seats_of({"n": b"1", "w:a": seat, "d:a": b"1"})

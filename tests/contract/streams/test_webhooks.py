@@ -40,7 +40,7 @@ async def test_an_event_is_copied_to_each_webhook_and_then_acknowledged(streams:
     assert await hooks.claim(["x", "y"], limit=10) == []
 
 
-async def test_what_a_router_that_died_had_taken_is_taken_over(streams: Streams) -> None:
+async def test_events_pending_at_a_dead_router_are_claimed(streams: Streams) -> None:
     """An event is delivered again until it was routed; to a router of the same name at once."""
     await publish(streams, 1)
     taken = await take(streams.webhooks("dead"))
@@ -74,7 +74,7 @@ async def test_a_delivery_stays_until_it_is_done(streams: Streams) -> None:
     assert await streams.webhooks("c").claim_abandoned(["x"], min_idle_s=0, limit=10) == []
 
 
-async def test_a_buried_delivery_is_a_dead_letter_that_can_be_sent_again(streams: Streams) -> None:
+async def test_an_abandoned_delivery_is_a_dead_letter_that_can_be_replayed(streams: Streams) -> None:
     """The dead letter has the webhook's name, the cause and the event; a replay puts it back into its queue,
     unchanged."""
     hooks = streams.webhooks("a")
@@ -93,7 +93,7 @@ async def test_a_buried_delivery_is_a_dead_letter_that_can_be_sent_again(streams
     assert again.fields == delivery.fields
 
 
-async def test_one_that_can_not_be_a_letter_is_refused(streams: Streams) -> None:
+async def test_a_delivery_that_cannot_be_a_dead_letter_is_refused(streams: Streams) -> None:
     """A malformed id is the caller's error, not an absent letter."""
     with pytest.raises(InvalidError):
         await streams.dead.find("nonsense")

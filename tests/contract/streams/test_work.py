@@ -170,7 +170,7 @@ async def test_a_letter_from_elsewhere_is_not_sent_anywhere(streams: Streams, ba
         await streams.dead.replay(letter.id)
 
 
-async def test_trimming_removes_only_what_everybody_acknowledged(streams: Streams, backend: Backend) -> None:
+async def test_trimming_removes_only_entries_that_all_groups_acknowledged(streams: Streams, backend: Backend) -> None:
     """Neither a pending nor an undelivered entry ever leaves the stream."""
     queue = streams.work_queue("a")
     await streams.hints.send([a_hint() for _ in range(6)])
@@ -198,7 +198,7 @@ async def test_acknowledging_after_a_flush_is_harmless(streams: Streams, backend
     assert await claim_idle(streams, "a") == []
 
 
-async def test_an_entry_that_was_deleted_while_pending_holds_nobody_up(streams: Streams, backend: Backend) -> None:
+async def test_an_entry_that_was_deleted_while_pending_blocks_no_consumer(streams: Streams, backend: Backend) -> None:
     """A claim skips the entry, returns the rest, and forgets it: no entry is pending for ever."""
     await streams.hints.send([a_hint() for _ in range(3)])
     claimed = await claim_all(streams, "dead")

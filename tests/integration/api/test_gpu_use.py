@@ -17,7 +17,7 @@ from slipway.api.settings import Settings
 from slipway.cli import main
 from slipway.model.times import format_time
 from tests.support.api_world import ApiWorld, api_world
-from tests.support.cli import Desk
+from tests.support.cli import CliUser
 from tests.support.http_stub import serve, serve_app
 from tests.support.ports import free_port
 from tests.support.prometheus import find, remember, running_prometheus
@@ -70,10 +70,10 @@ def exporter() -> Generator[Exporter]:
 
 
 @asynccontextmanager
-async def a_desk(**settings: Any) -> AsyncGenerator[tuple[ApiWorld, Desk]]:
+async def an_api_with_user(**settings: Any) -> AsyncGenerator[tuple[ApiWorld, CliUser]]:
     """A user of an api that has a Prometheus."""
     async with api_world(Settings(**settings)) as world, serve_app(world.app, before_stop=world.stop.set) as url:
-        yield world, Desk(url)
+        yield world, CliUser(url)
 
 
 async def a_gang(world: ApiWorld, user: str) -> str:
@@ -94,7 +94,7 @@ async def test_use_is_shown_beside_who_holds_and_the_idle_are_named(
         pytest.skip("needs Prometheus")
     folder = tmp_path_factory.mktemp("prometheus")
     with running_prometheus(program, folder, {"dcgm": exporter.address}, [], token="t") as prometheus:
-        async with a_desk(prometheus_url=prometheus.url, gpu_idle_s=IDLE_S) as (world, desk):
+        async with an_api_with_user(prometheus_url=prometheus.url, gpu_idle_s=IDLE_S) as (world, cli_user):
             busy, idle, unseen = [await a_gang(world, user) for user in ("ada", "bob", "eve")]
             exporter.use = {f"{busy}-1-0": [90], f"{busy}-1-1": [10], f"{idle}-1-0": [0], f"{idle}-1-1": [1]}
             counted = "min(count_over_time(DCGM_FI_DEV_GPU_UTIL[5s]))"
@@ -107,16 +107,16 @@ async def test_use_is_shown_beside_who_holds_and_the_idle_are_named(
                 ("eve", None, False),
             ]
             assert (await world.get("/gpu-use?idle=true&user=ada")).json()["items"] == []
-            said = (await desk.run("describe", busy)).out
+            said = (await cli_user.run("describe", busy)).out
             assert "50 % over 5m; least on rank 1: 10 %" in said
-            said = (await desk.run("describe", idle)).out
+            said = (await cli_user.run("describe", idle)).out
             assert "0 % over 5m; idle: no GPU did any work for 5.0s" in " ".join(said.split())
-            assert "Prometheus has no figures of its pods" in (await desk.run("describe", unseen)).out
-            lines = (await desk.run("usage", "--gpu-use")).out.splitlines()
+            assert "Prometheus has no figures of its pods" in (await cli_user.run("describe", unseen)).out
+            lines = (await cli_user.run("usage", "--gpu-use")).out.splitlines()
             assert lines[0].split()[:4] == ["ID", "USER", "QUEUE", "GPUS"]
             assert lines[1].split()[:4] == [idle, "bob", "default", "2"]
             assert "idle, running for 1m" in lines[1]
-            page = (await desk.run("top", "--once", "--owner", "*")).out
+            page = (await cli_user.run("top", "--once", "--owner", "*")).out
             assert "(2 of them idle)" in page
             assert "GPUs idle for 5.0s" in page
             wrong = await asyncio.to_thread(_refusal, prometheus.url)
@@ -134,7 +134,7 @@ async def test_days_gone_by_say_what_was_held_and_what_was_used(tmp_path_factory
     if not program:
         pytest.skip("needs Prometheus")
     folder, port = tmp_path_factory.mktemp("prometheus"), free_port()
-    async with a_desk(prometheus_url=f"http://127.0.0.1:{port}") as (world, desk):
+    async with an_api_with_user(prometheus_url=f"http://127.0.0.1:{port}") as (world, cli_user):
         busy = await a_gang(world, "ada")
         begun_s = int(world.clock.now() // DAY_S - 1) * DAY_S
         day = format_time(begun_s)[:10]
@@ -151,12 +151,12 @@ async def test_days_gone_by_say_what_was_held_and_what_was_used(tmp_path_factory
             total = (await world.get(ask)).json()["total"]
             assert total["usedSeconds"] == pytest.approx(HELD_S * 1.7)
             words = ("usage", "--gpu-use", "--by", "day,gpuType", "--from", day, "--to", day)
-            lines = [line.split() for line in (await desk.run(*words)).out.splitlines()]
+            lines = [line.split() for line in (await cli_user.run(*words)).out.splitlines()]
             assert lines[0] == ["DAY", "GPUTYPE", "GPU", "TIME", "HELD", "GPU", "TIME", "USED", "BUSY"]
             assert [line[:2] + line[-2:] for line in lines[1:3]] == [[day, "A100", "50", "%"], [day, "H100", "60", "%"]]
             assert lines[3][0] == "total"
             before = format_time(begun_s - 5 * DAY_S)[:10]
-            nothing = await desk.run("usage", "--gpu-use", "--from", before, "--to", before)
+            nothing = await cli_user.run("usage", "--gpu-use", "--from", before, "--to", before)
             assert f"no GPU was held from {before} to {before}" in nothing.err
 
 
@@ -185,7 +185,7 @@ async def _told(world: ApiWorld, path: str) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("query", ["by=kind", "from=2026-01-01&to=2026-02-01", "from=yesterday"])
 async def test_bad_questions_about_days_are_named(query: str) -> None:
     """An unknown grouping, too many days, and an invalid day are refused by name."""
-    async with a_desk() as (world, _):
+    async with an_api_with_user() as (world, _):
         answer = await world.get(f"/gpu-use/days?{query}")
         assert (answer.status_code, query.partition("=")[0] in answer.json()["detail"]) == (400, True)
         bare = (await world.get("/gpu-use/days")).json()
@@ -207,16 +207,16 @@ def _refusal(url: str) -> str:
 
 async def test_a_prometheus_that_is_away_costs_its_figures_only(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The answer names the server that does not answer; `describe` and `top` show everything else."""
-    async with a_desk(prometheus_url=f"http://127.0.0.1:{free_port()}") as (world, desk):
+    async with an_api_with_user(prometheus_url=f"http://127.0.0.1:{free_port()}") as (world, cli_user):
         busy = await a_gang(world, "ada")
         answer = await world.get("/gpu-use")
         assert answer.status_code == 503
         assert "Prometheus (SLIPWAY_PROMETHEUS_URL) cannot be reached" in answer.json()["detail"]
-        described = await desk.run("describe", busy)
+        described = await cli_user.run("describe", busy)
         assert described.code == main.OK
         assert "GPU use" in described.out
         assert "cannot be reached" in described.out
-        assert busy in (await desk.run("top", "--once", "--owner", "ada")).out
+        assert busy in (await cli_user.run("top", "--once", "--owner", "ada")).out
 
 
 async def test_a_token_is_sent_and_a_file_that_is_missing_is_named(tmp_path_factory: pytest.TempPathFactory) -> None:

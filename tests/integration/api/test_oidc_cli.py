@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.access import Teams, teams_world
-from tests.support.cli import Ran
+from tests.support.cli import CommandResult
 from tests.support.issuer import CLI, WEB, RunningIssuer
 from tests.support.local_stack import cli_words
 from tests.unit.api.test_proxy import served
@@ -21,7 +21,7 @@ VISITS = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1]).read()
 WITHIN_S = 60
 
 
-class SignOnDesk:
+class SignedInUser:
     """A user with a folder, whose browser is signed in at the issuer, and a real listener of the api."""
 
     def __init__(self, url: str, folder: Path) -> None:
@@ -36,14 +36,14 @@ class SignOnDesk:
             "NO_COLOR": "1",
         }
 
-    async def run(self, *words: str) -> Ran:
+    async def run(self, *words: str) -> CommandResult:
         """Run `slipway ...` as a process."""
         return await asyncio.to_thread(self._run, words)
 
-    def _run(self, words: tuple[str, ...]) -> Ran:
+    def _run(self, words: tuple[str, ...]) -> CommandResult:
         argv = cli_words(*words)
         done = subprocess.run(argv, env=self._env, capture_output=True, text=True, timeout=WITHIN_S, check=False)
-        return Ran(done.returncode, done.stdout, done.stderr)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -79,59 +79,59 @@ async def teams(issuer: RunningIssuer, tmp_path: Path) -> AsyncGenerator[Teams]:
 
 
 @pytest.fixture
-async def desk(teams: Teams, tmp_path: Path) -> AsyncGenerator[SignOnDesk]:
+async def cli_user(teams: Teams, tmp_path: Path) -> AsyncGenerator[SignedInUser]:
     async with served(teams.world.app) as port:
-        yield SignOnDesk(f"http://127.0.0.1:{port}", tmp_path)
+        yield SignedInUser(f"http://127.0.0.1:{port}", tmp_path)
 
 
-async def test_a_browser_signs_the_command_in(desk: SignOnDesk, teams: Teams) -> None:
+async def test_a_browser_signs_the_command_in(cli_user: SignedInUser, teams: Teams) -> None:
     """No option is needed, because the server shows its issuer; the file is readable for its owner only, and no
     token is printed."""
-    ran = await desk.run("login", desk.url)
+    ran = await cli_user.run("login", cli_user.url)
     assert ran.code == 0, ran.err
     assert "as oidc:ada" in ran.out
     assert "roles: editor in team-red" in ran.out
-    kept = desk.kept()
-    assert stat.S_IMODE(desk.file.stat().st_mode) == 0o600
+    kept = cli_user.kept()
+    assert stat.S_IMODE(cli_user.file.stat().st_mode) == 0o600
     for secret in (kept["id_token"], kept["refresh_token"]):
         assert secret
         assert secret not in ran.out + ran.err
-    who = await desk.run("whoami")
+    who = await cli_user.run("whoami")
     assert (who.code, "oidc:ada at" in who.out, "until" in who.out, "renewed automatically" in who.out) == (
         0,
         *[True] * 3,
     )
-    assert (await desk.run("get", teams.ids["red"], "-o", "json")).code == 0
-    assert "sign-on at" in (await desk.run("context", "ls")).out
+    assert (await cli_user.run("get", teams.ids["red"], "-o", "json")).code == 0
+    assert "sign-on at" in (await cli_user.run("context", "ls")).out
 
 
-async def test_a_token_that_ends_is_renewed_once(desk: SignOnDesk, issuer: RunningIssuer) -> None:
+async def test_a_token_that_ends_is_renewed_once(cli_user: SignedInUser, issuer: RunningIssuer) -> None:
     """Many commands at the same time renew it once, where a refresh token can be used once; the new tokens are
     stored."""
-    assert (await desk.run("login", desk.url, "--sso")).code == 0
-    first = desk.kept()
-    desk.keep(id_token=issuer.token(exp=1_600_000_000, aud=CLI))
+    assert (await cli_user.run("login", cli_user.url, "--sso")).code == 0
+    first = cli_user.kept()
+    cli_user.keep(id_token=issuer.token(exp=1_600_000_000, aud=CLI))
     before = issuer.calls("/token")
-    ran = await asyncio.gather(*(desk.run("whoami") for _ in range(3)))
+    ran = await asyncio.gather(*(cli_user.run("whoami") for _ in range(3)))
     assert [each.code for each in ran] == [0, 0, 0], [each.err for each in ran]
     assert issuer.calls("/token") == before + 1
-    assert desk.kept()["refresh_token"] != first["refresh_token"]
+    assert cli_user.kept()["refresh_token"] != first["refresh_token"]
 
 
-async def test_a_sign_on_that_the_issuer_has_ended(desk: SignOnDesk, issuer: RunningIssuer) -> None:
+async def test_a_sign_on_that_the_issuer_has_ended(cli_user: SignedInUser, issuer: RunningIssuer) -> None:
     """The exit code is 4, and the message says what to do."""
-    assert (await desk.run("login", desk.url, "--sso")).code == 0
-    desk.keep(id_token="")
+    assert (await cli_user.run("login", cli_user.url, "--sso")).code == 0
+    cli_user.keep(id_token="")
     issuer.faults(refuse_refresh=True)
-    ran = await desk.run("whoami")
+    ran = await cli_user.run("whoami")
     assert (ran.code, "invalid_grant" in ran.err, "slipway login" in ran.err) == (4, True, True), ran.err
 
 
-async def test_a_code_on_another_device(desk: SignOnDesk, issuer: RunningIssuer) -> None:
+async def test_a_code_on_another_device(cli_user: SignedInUser, issuer: RunningIssuer) -> None:
     """The address and the code are printed; the command waits, more slowly when asked to, and is signed in after the
     confirmation."""
     issuer.faults(slow_down=False)
-    command = desk.start("login", desk.url, "--device")
+    command = cli_user.start("login", cli_user.url, "--device")
     assert command.stderr is not None
     shown = [await asyncio.to_thread(command.stderr.readline) for _ in range(2)]
     assert f"{issuer.url}/device" in shown[0]
@@ -141,37 +141,37 @@ async def test_a_code_on_another_device(desk: SignOnDesk, issuer: RunningIssuer)
     assert (command.returncode, "as oidc:ada" in out) == (0, True), err
 
 
-async def test_a_device_that_is_refused(desk: SignOnDesk, issuer: RunningIssuer) -> None:
+async def test_a_device_that_is_refused(cli_user: SignedInUser, issuer: RunningIssuer) -> None:
     """The command reports the refusal, and stores nothing."""
-    command = desk.start("login", desk.url, "--device")
+    command = cli_user.start("login", cli_user.url, "--device")
     assert command.stderr is not None
     shown = [await asyncio.to_thread(command.stderr.readline) for _ in range(2)]
     issuer.tell("approve", {shown[1].rpartition(" ")[2].strip(): False})
     _, err = await asyncio.to_thread(command.communicate, timeout=WITHIN_S)
-    assert (command.returncode, "access_denied" in err, desk.file.exists()) == (4, True, False), err
+    assert (command.returncode, "access_denied" in err, cli_user.file.exists()) == (4, True, False), err
 
 
-async def test_a_logout_forgets_and_revokes(desk: SignOnDesk, issuer: RunningIssuer) -> None:
+async def test_a_logout_forgets_and_revokes(cli_user: SignedInUser, issuer: RunningIssuer) -> None:
     """A logout removes the file and revokes the token at the issuer; a second one reports that there is nothing."""
-    assert (await desk.run("login", desk.url, "--sso")).code == 0
+    assert (await cli_user.run("login", cli_user.url, "--sso")).code == 0
     kept = issuer.seen()["refresh"]
-    out = await desk.run("logout")
+    out = await cli_user.run("logout")
     assert (out.code, "logged out of" in out.out) == (0, True), out.err
     assert issuer.seen()["refresh"] == kept - 1
-    assert "eyJ" not in desk.file.read_text(encoding="utf-8")
-    assert (await desk.run("logout")).code == 3
+    assert "eyJ" not in cli_user.file.read_text(encoding="utf-8")
+    assert (await cli_user.run("logout")).code == 3
 
 
-async def test_an_answer_without_our_nonce_is_refused(desk: SignOnDesk, issuer: RunningIssuer) -> None:
+async def test_an_answer_without_our_nonce_is_refused(cli_user: SignedInUser, issuer: RunningIssuer) -> None:
     """An answer without our nonce belongs to another sign-in."""
     issuer.faults(drop_nonce=True)
-    ran = await desk.run("login", desk.url, "--sso")
-    assert (ran.code, "nonce" in ran.err, desk.file.exists()) == (4, True, False), ran.err
+    ran = await cli_user.run("login", cli_user.url, "--sso")
+    assert (ran.code, "nonce" in ran.err, cli_user.file.exists()) == (4, True, False), ran.err
 
 
 async def test_a_server_without_an_issuer(tmp_path: Path) -> None:
     """A sign-in that is requested by name is refused, and the message names the other way."""
     async with teams_world("token", tmp_path) as teams, served(teams.world.app) as port:
-        desk = SignOnDesk(f"http://127.0.0.1:{port}", tmp_path)
-        ran = await desk.run("login", desk.url, "--sso")
+        cli_user = SignedInUser(f"http://127.0.0.1:{port}", tmp_path)
+        ran = await cli_user.run("login", cli_user.url, "--sso")
         assert (ran.code, "--token-file" in ran.err) == (3, True), ran.err

@@ -145,7 +145,9 @@ async def test_a_sign_in_and_a_logout(teams: Teams, browser: Browser, issuer: Ru
     assert (await browser.me()).status_code == 401
 
 
-async def test_what_was_logged_out_stays_out(teams: Teams, browser: Browser, issuer: RunningIssuer) -> None:
+async def test_a_session_that_was_logged_out_stays_logged_out(
+    teams: Teams, browser: Browser, issuer: RunningIssuer
+) -> None:
     """After a logout a copy of the cookie is refused, and the refresh token is revoked at the issuer."""
     await browser.sign_in(issuer)
     copy, kept = dict(browser.cookies), issuer.seen()["refresh"]
@@ -369,7 +371,7 @@ async def test_another_user_does_not_take_over_a_login(teams: Teams, issuer: Run
         assert (await browser.me()).status_code == 401
 
 
-async def test_what_redis_holds_of_another_login_is_not_taken(teams: Teams, issuer: RunningIssuer) -> None:
+async def test_a_session_of_another_login_in_redis_is_not_accepted(teams: Teams, issuer: RunningIssuer) -> None:
     """An attacker who controls Redis can neither open a sealed sign-in nor give it to another login."""
     clock = ShiftedClock()
     async with replica(teams, clock) as (parts, eve), served_by(parts) as http:

@@ -42,7 +42,7 @@ def parts_issuer(teams: Teams) -> Issuer:
     return found
 
 
-class Later:
+class ApiWithMovedClock:
     """The same api as a separate process, with a clock that a test moves."""
 
     def __init__(self, teams: Teams, http: httpx2.AsyncClient, clock: ShiftedClock) -> None:
@@ -55,13 +55,13 @@ class Later:
 
 
 @asynccontextmanager
-async def later(url: str, folder: Path) -> AsyncGenerator[Later]:
+async def later(url: str, folder: Path) -> AsyncGenerator[ApiWithMovedClock]:
     """An api in mode `token`, with a clock that a test moves."""
     async with teams_world("token", folder, **of_issuer(url)) as teams:
         clock = ShiftedClock()
         parts = await teams.replica(clock=clock)
         async with served_by(parts) as http:
-            yield Later(teams, http, clock)
+            yield ApiWithMovedClock(teams, http, clock)
         assert parts.issuer is not None
         await parts.issuer.aclose()
 

@@ -65,7 +65,7 @@ async def a_cluster(folder: Path, *, is_furnished: bool = True) -> AsyncGenerato
 
 
 @pytest.mark.parametrize("is_furnished", [True, False])
-async def test_once_checks_that_it_could_serve(tmp_path: Path, is_furnished: bool) -> None:
+async def test_once_checks_that_the_service_can_start(tmp_path: Path, is_furnished: bool) -> None:
     """`--once` returns 0 when Kubernetes answers and has our resources, else 1 with the next step."""
     async with a_cluster(tmp_path, is_furnished=is_furnished) as kubeconfig:
         code, said = await run(environment(kubeconfig), "--once")

@@ -53,7 +53,7 @@ def test_it_is_small(place: Path) -> None:
     assert size <= MIB_MAX * 2**20
 
 
-def test_the_bill_names_what_is_installed(place: Path, released: Path) -> None:
+def test_the_sbom_lists_what_is_installed(place: Path, released: Path) -> None:
     """The bill lists each package with its version, and the hashes of the lock."""
     listed = run(UV, "pip", "list", "--quiet", "--format", "freeze", "--python", place / "bin/python").split()
     (file,) = released.glob("slipway-wheel-*.cdx.json")
@@ -80,7 +80,7 @@ def test_the_command_and_the_sdk_work(place: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("verb", "extra"), [("simulate", "server"), ("up", "local")])
-def test_a_verb_of_an_extra_says_which(place: Path, tmp_path: Path, verb: str, extra: str) -> None:
+def test_a_verb_of_an_extra_names_the_extra_to_install(place: Path, tmp_path: Path, verb: str, extra: str) -> None:
     """The error names the extra and how to install it."""
     (tmp_path / "scenario.yaml").write_text(SCENARIO)
     words = (str(tmp_path / "scenario.yaml"),) if verb == "simulate" else ("--data", str(tmp_path / "data"))

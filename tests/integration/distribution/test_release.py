@@ -146,7 +146,7 @@ def test_the_artifact_holds_the_same_chart(released: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["slipway-wheel-{}.cdx.json", "slipway-{}.vex.cdx.json"])
-def test_bills_are_valid(released: Path, name: str) -> None:
+def test_sboms_are_valid(released: Path, name: str) -> None:
     """Bills are valid by the schema of CycloneDX."""
     text = (released / name.format(version())).read_text("utf-8")
     # Imported here because it compiles grammars for three seconds, which each worker would pay while collecting this

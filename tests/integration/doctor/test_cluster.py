@@ -31,7 +31,7 @@ MERGE = {"Content-Type": "application/merge-patch+json"}
 UPGRADE = f"helm upgrade slipway ./helm --namespace {NAMESPACE} --reset-then-reuse-values"
 
 
-class Shifted(SystemClock):
+class OffsetClock(SystemClock):
     """This machine's clock, off by some seconds."""
 
     def __init__(self, ahead_s: float) -> None:
@@ -81,7 +81,7 @@ class Cluster:
     async def findings(self, *, ahead_s: float = 0.0, inside: ApiCondition | None = None) -> dict[str, Finding]:
         """The doctor's findings, by check."""
         place = DoctorTarget(kubeconfig=str(self.kubeconfig), inside=inside)
-        found = await examine(place, Shifted(ahead_s), SeededRandom(1))
+        found = await examine(place, OffsetClock(ahead_s), SeededRandom(1))
         assert len({each.check for each in found}) == len(found)
         return {each.check: each for each in found}
 

@@ -23,7 +23,7 @@ def name(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-class Ahead(SystemClock):
+class FastClock(SystemClock):
     """This machine's clock, a minute ahead."""
 
     def now(self) -> float:
@@ -67,7 +67,7 @@ async def test_a_policy_that_evicts(name: str) -> None:
         assert (await findings(url))["redis eviction"].state is FindingState.OK
 
 
-async def test_memory(name: str) -> None:
+async def test_memory_near_its_limit_is_reported(name: str) -> None:
     """A missing limit is a warning; a nearly reached one fails."""
     async with a_server(name, maxmemory_mb=0) as (url, operator):
         assert (await findings(url))["redis memory"].state is FindingState.WARNING
@@ -114,12 +114,12 @@ async def test_an_account_that_sees_little(name: str) -> None:
 async def test_its_clock(name: str) -> None:
     """A machine that is a minute ahead of the server is reported."""
     async with a_server(name) as (url, _):
-        found = await findings(url, Ahead())
+        found = await findings(url, FastClock())
         assert found["redis clock"].state is FindingState.FAILED
         assert "60.0 s behind this machine" in found["redis clock"].found
 
 
-async def test_what_piled_up(name: str) -> None:
+async def test_backlogs_are_reported(name: str) -> None:
     """Dead letters are counted; a hint that stays with one consumer for minutes, without being claimed, fails."""
     async with a_server(name) as (url, operator):
         streams = operator.connect()
@@ -139,7 +139,7 @@ async def test_what_piled_up(name: str) -> None:
         assert "slipway dead ls" in found["dead letters"].mend
 
 
-async def test_nobody_there(tmp_path: Any) -> None:
+async def test_an_unreachable_redis_is_reported(tmp_path: Any) -> None:
     """An unreachable server, and a name without an address, are one failure each."""
     found = await findings(f"unix://{tmp_path}/none.sock")
     assert found["redis"].state is FindingState.FAILED

@@ -88,7 +88,7 @@ def test_reasons_name_code(component: str) -> None:
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
-def test_no_account_can_grow(documents: list[dict[str, Any]], component: str) -> None:
+def test_no_account_can_grant_itself_rights(documents: list[dict[str, Any]], component: str) -> None:
     """No account has a wildcard or a verb that gives more rights; only the api may run commands in pods, when enabled.
 
     Only the api reads Secrets, in the namespace of webhooks; in workspaces the api may create them and the watcher

@@ -70,7 +70,7 @@ QUERIES = [query for path in DASHBOARDS for query in _queries(path)]
 
 
 @pytest.mark.parametrize("expression", [*ALERTS, *QUERIES])
-def test_what_is_asked_for_is_there(expression: str) -> None:
+def test_metrics_that_alerts_query_exist(expression: str) -> None:
     """Every queried metric exists with the queried labels, and some service writes it."""
     known, used = _labels(), _used()
     asked, by = _asked(expression)
@@ -109,7 +109,7 @@ def test_an_alert_that_asks_for_nothing_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_alerts_tell_what_to_do(rule: Json) -> None:
+def test_alerts_have_a_description_of_the_action(rule: Json) -> None:
     """An alert has a severity, a description, and a runbook with the steps to take."""
     assert rule["labels"]["severity"] in ("critical", "warning")
     assert rule["alert"].startswith("Slipway")
@@ -136,7 +136,7 @@ def test_alerts_lead_to_their_runbooks_where_readers_find_them(url: str) -> None
             assert each.get("runbook_url") == (f"https://docs.example.org/runbooks/{name}" if given else None)
 
 
-def test_every_runbook_is_some_alerts() -> None:
+def test_every_runbook_belongs_to_an_alert() -> None:
     """Every runbook belongs to an alert, and alert names are unique."""
     assert {Path(rule["annotations"]["runbook"]).name for rule in RULES} == {path.name for path in RUNBOOKS.iterdir()}
     names = [rule["alert"] for rule in RULES]
@@ -158,7 +158,7 @@ def test_dashboards_fit_together(path: Path) -> None:
         taken |= cells
 
 
-def test_dashboards_are_of_their_tables() -> None:
+def test_dashboards_match_their_generating_tables() -> None:
     """`python -m tools.dashboards helm/files/dashboards` would change nothing; each panel has a query."""
     assert {path.name: path.read_text("utf-8") for path in DASHBOARDS} == dashboards.files()
     for board in dashboards.BOARDS:

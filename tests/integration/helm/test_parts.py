@@ -31,7 +31,7 @@ def _kinds(documents: list[Json]) -> set[str]:
 # --- scaling ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_scales_says_how_many() -> None:
+def test_scalable_parts_state_their_replicas() -> None:
     """A Deployment with an autoscaler states no replicas: an upgrade would reset them."""
     for name, service, kind in (
         ("scaled api", "api", "HorizontalPodAutoscaler"),
@@ -58,7 +58,7 @@ def test_a_budget_is_made_where_there_may_be_more_than_one() -> None:
 
 
 @pytest.mark.parametrize(("name", "kind"), [("scaled by lag", "ScaledObject"), ("jobs by lag", "ScaledJob")])
-def test_lag_is_that_of_the_work_streams(name: str, kind: str) -> None:
+def test_scaling_uses_the_lag_of_the_work_streams(name: str, kind: str) -> None:
     """Every work stream is measured, by its own key and group; the scaler connects to Redis as our services do, with
     an account of its own."""
     documents = rendered(name)
@@ -76,7 +76,7 @@ def test_lag_is_that_of_the_work_streams(name: str, kind: str) -> None:
     assert {item["authenticationRef"]["name"] for item in triggers} == {"slipway-podworker"}
 
 
-def test_runs_now_and_then_end() -> None:
+def test_scheduled_runs_end() -> None:
     """A scheduled run has --once, the settings of the service, a deadline, and no second run beside it."""
     documents = rendered("now and then")
     for service in ("scheduler", "podworker", "watcher"):
@@ -95,7 +95,7 @@ def test_runs_now_and_then_end() -> None:
 # --- ends and importance ----------------------------------------------------------------------------------------------
 
 
-def test_who_is_sent_requests_goes_on_for_a_moment() -> None:
+def test_services_with_traffic_delay_their_shutdown() -> None:
     """Only the api waits before it drains: no other service gets requests."""
     waits = {
         service: chart.pod_spec(rendered("defaults"), service)["containers"][0].get("lifecycle") for service in SERVICES
@@ -167,7 +167,7 @@ def _open(**more: Json) -> list[Json]:
     return chart.render({"api": {"settings": {"auth": "kubernetes", "listen": "0.0.0.0:8080"}}, **more})
 
 
-def test_ways_in_lead_to_the_api() -> None:
+def test_ingress_routes_lead_to_the_api() -> None:
     """Ingress and Gateway lead to a port of the api's Service, and the api accepts their host names."""
     documents = _open(
         ingress={"enabled": True, "hosts": [HOST], "tlsSecret": "certificate", "className": "nginx"},
@@ -195,13 +195,13 @@ def test_ways_in_lead_to_the_api() -> None:
         ({"httpRoute": {"enabled": True, "hostnames": [HOST]}}, "accepts every caller"),
     ],
 )
-def test_no_way_leads_where_nobody_asks_or_answers(values: Json, word: str) -> None:
+def test_no_ingress_route_leads_to_an_unused_port(values: Json, word: str) -> None:
     """There is no ingress to an api without authentication, or to one that listens inside its pod only."""
     with pytest.raises(chart.HelmError, match=word):
         chart.render(values)
 
 
-def test_ways_in_are_whole() -> None:
+def test_ingress_routes_are_complete() -> None:
     """An ingress without names, and a route without a gateway, are refused."""
     for more, word in (
         ({"ingress": {"enabled": True}}, "needs host names"),
@@ -292,7 +292,7 @@ def test_keys_of_sessions_are_shared_by_all_replicas() -> None:
 # --- network policies and admission policies --------------------------------------------------------------------------
 
 
-def test_every_pod_that_runs_has_a_wall() -> None:
+def test_every_pod_has_a_network_policy() -> None:
     """Each pod has one network policy, by the labels of its Deployment."""
     documents = rendered("walled")
     deployments = {item["metadata"]["name"]: item for item in documents if item["kind"] == "Deployment"}
@@ -303,7 +303,7 @@ def test_every_pod_that_runs_has_a_wall() -> None:
         assert wall["spec"]["policyTypes"] == ["Ingress"]
 
 
-def test_walls_let_through_what_is_needed() -> None:
+def test_network_policies_allow_the_needed_traffic() -> None:
     """Ports are allowed by the names in the containers; the api's own port is closed while it does not authenticate."""
 
     def open_to(documents: list[Json], name: str) -> set[str]:
@@ -341,7 +341,7 @@ OF_USERS = ("-policy-limits", "-policy-forget")
 
 
 @pytest.mark.parametrize(("right", "field"), [("limits", "spec.?maxRuntimeOverride"), ("forget", "?lostNodes")])
-def test_the_policy_of_a_right_judges_everybody_but_the_api(right: str, field: str) -> None:
+def test_the_policy_of_a_right_applies_to_all_accounts_but_the_api(right: str, field: str) -> None:
     """The api checks by itself whether its caller may write the field; every other writer needs the right."""
     documents = rendered("defaults")
     spec = chart.find(documents, "ValidatingAdmissionPolicy", f"policy-{right}")["spec"]
@@ -356,7 +356,7 @@ def test_the_policy_of_a_right_judges_everybody_but_the_api(right: str, field: s
     assert any(field in expression for name, expression in conditions.items() if name != "not-by-the-api")
 
 
-def test_policies_judge_nobody_but_us() -> None:
+def test_admission_policies_apply_only_to_our_accounts() -> None:
     """Each policy applies to our accounts by name, is bound, and fails closed for them."""
     documents = rendered("defaults")
     accounts = {item["metadata"]["name"] for item in documents if item["kind"] == "ServiceAccount"}
@@ -372,7 +372,7 @@ def test_policies_judge_nobody_but_us() -> None:
         assert policy["spec"]["failurePolicy"] == "Fail"
 
 
-def test_the_users_policy_judges_everybody_but_the_api(tmp_path: Path) -> None:
+def test_the_policy_of_users_applies_to_all_accounts_but_the_api(tmp_path: Path) -> None:
     """It is made when the API server has such policies, and sets the user of an object that was not created through
     the api."""
     path = tmp_path / "helm"
@@ -399,7 +399,7 @@ def expressions(documents: list[Json], policy: str) -> str:
     return json.dumps(chart.find(documents, "ValidatingAdmissionPolicy", f"policy-{policy}")["spec"])
 
 
-def test_nobody_is_exempt_from_being_who_they_are() -> None:
+def test_the_policy_of_the_recorded_user_has_no_exemption() -> None:
     """A workspace that may have privileged pods is still limited to its allowed accounts."""
     documents = chart.render({"admissionPolicies": {"privilegedWorkspaces": ["*"]}})
     conditions = {
@@ -418,7 +418,7 @@ def test_nobody_is_exempt_from_being_who_they_are() -> None:
     }
 
 
-def test_what_the_policies_are_told() -> None:
+def test_parameters_of_the_policies() -> None:
     """The policies get our own two namespaces, and those that the values add."""
     documents = chart.render(
         {

@@ -159,7 +159,7 @@ def test_probes_keep_what_is_not_said() -> None:
     assert "httpGet" not in watcher["livenessProbe"]
 
 
-def test_every_pod_finds_names_as_it_is_told() -> None:
+def test_dns_settings_reach_every_pod() -> None:
     """Pods of Jobs and of the Valkey have the DNS settings too."""
     pods = [pod for pod in map(chart.pod_of, rendered("names in pods")) if pod is not None]
     assert len(pods) > len(SERVICES)
@@ -189,7 +189,7 @@ def test_a_load_balancer_leads_to_the_api_alone() -> None:
     )
 
 
-def test_containers_of_others_stand_beside_ours() -> None:
+def test_extra_containers_are_added() -> None:
     """Additional containers are in the pods of that service only, and our container stays the first."""
     proxy, wait = {"name": "proxy", "image": "mesh.example/proxy:1"}, {"name": "wait", "image": "mesh.example/wait:1"}
     documents = chart.render({"api": {"sidecars": [proxy], "initContainers": [wait]}})
@@ -199,7 +199,7 @@ def test_containers_of_others_stand_beside_ours() -> None:
     assert len(chart.pod_spec(documents, "watcher")["containers"]) == 1
 
 
-def test_more_objects_are_filled_in() -> None:
+def test_extra_objects_are_rendered() -> None:
     """Additional objects may be YAML or text, and are rendered with the values of the release."""
     objects: list[Any] = [
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "{{ .Release.Name }}-notes"}},

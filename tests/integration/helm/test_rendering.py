@@ -56,7 +56,7 @@ def _containers(documents: list[Json]) -> Iterator[tuple[Json, Json, Json]]:
 
 
 @pytest.mark.parametrize("name", LINTED)
-def test_the_linter_has_nothing_to_say(name: str) -> None:
+def test_the_linter_finds_nothing(name: str) -> None:
     """The linter has no findings, not even advice."""
     assert chart.lint(MATRIX[name]) == []
 
@@ -120,7 +120,7 @@ def test_pods_end_by_themselves(documents: list[Json]) -> None:
         assert pod["terminationGracePeriodSeconds"] >= delay + settings.drain_timeout_s + 5
 
 
-def test_pods_know_nothing_of_other_services(documents: list[Json]) -> None:
+def test_pods_get_no_service_environment_variables(documents: list[Json]) -> None:
     """Kubernetes sets no variables for Services in our pods, because some would look like settings."""
     assert all(pod["enableServiceLinks"] is False for _, pod in _pods(documents))
 
@@ -198,7 +198,7 @@ def test_names_refer_to_what_is_there(documents: list[Json]) -> None:
                 assert ("ServiceAccount", subject["namespace"], subject["name"]) in whole
 
 
-def test_objects_say_whose_they_are(documents: list[Json]) -> None:
+def test_objects_carry_the_labels_of_the_release(documents: list[Json]) -> None:
     """Objects have valid names, the recommended labels, and a namespace if they are namespaced: ours, or a
     workspace's."""
     for item in documents:

@@ -11,7 +11,7 @@ from tests.support import chart, kubernetes_schema
 Json = dict[str, Any]
 
 
-def test_every_object_is_what_its_api_takes() -> None:
+def test_every_object_matches_its_api_schema() -> None:
     """By the schemas of Kubernetes and the other projects no object has an unknown field or a wrong type."""
     complaints: dict[str, list[str]] = {}
     seen: set[str] = set()

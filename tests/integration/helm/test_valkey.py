@@ -30,7 +30,7 @@ Json = dict[str, Any]
 PASSWORD = "p@ss/word:with%25signs+$HOME`id`'"
 
 
-class Started(msgspec.Struct, frozen=True):
+class StartedValkey(msgspec.Struct, frozen=True):
     """A server as the container would start it, in a local folder and on the loopback."""
 
     documents: list[Json]
@@ -62,7 +62,7 @@ class Started(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def starting(kind: str, folder: Path, values: Json) -> Generator[Started]:
+def starting(kind: str, folder: Path, values: Json) -> Generator[StartedValkey]:
     documents = chart.render(values)
     given = chart.service_environment(documents, "valkey")
     port = free_port()
@@ -91,7 +91,7 @@ def starting(kind: str, folder: Path, values: Json) -> Generator[Started]:
     process = subprocess.Popen([shell, flags, script], env=env, stdout=subprocess.DEVNULL)
     try:
         # The client of this machine has another name, and the port differs.
-        found = Started(documents, port, folder, env, probe.replace("valkey-cli", f"redis-cli -p {port}"))
+        found = StartedValkey(documents, port, folder, env, probe.replace("valkey-cli", f"redis-cli -p {port}"))
         with administrator(found) as client:
             wait_until(lambda: _answers(client), "it answers")
         yield found
@@ -101,7 +101,7 @@ def starting(kind: str, folder: Path, values: Json) -> Generator[Started]:
 
 
 @pytest.fixture(params=["redis over TLS", "valkey without"])
-def started(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Started]:
+def started(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[StartedValkey]:
     """A started Redis with TLS, or a Valkey without it: the Valkey of the wheel is built without TLS."""
     kind, has_tls = request.param.split()[0], "TLS" in request.param
     values: Json = {"maxMemory": "64mb", "auth": {"password": PASSWORD}, "tls": {"enabled": has_tls}}
@@ -110,7 +110,7 @@ def started(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Started
 
 
 @pytest.mark.skipif(shutil.which("redis-cli") is None, reason="redis-cli is not on PATH")
-def test_the_probe_knows_the_password(started: Started) -> None:
+def test_the_probe_knows_the_password(started: StartedValkey) -> None:
     """The pod is ready when a client with the password gets an answer."""
     wrong = {**started.environment, "VALKEY_PASSWORD": "another"}
     codes = [
@@ -120,7 +120,7 @@ def test_the_probe_knows_the_password(started: Started) -> None:
     assert codes == [0, 1]
 
 
-def test_it_takes_the_url_of_the_secret(started: Started) -> None:
+def test_it_takes_the_url_of_the_secret(started: StartedValkey) -> None:
     """The password may contain any character; nothing is stored on disk, and nothing is evicted."""
     with administrator(started) as client:
         settings = client.config_get("*")  # pyright: ignore
@@ -128,7 +128,7 @@ def test_it_takes_the_url_of_the_secret(started: Started) -> None:
     assert (settings["maxmemory-policy"], settings["save"], settings["appendonly"]) == ("noeviction", "", "no")
 
 
-def test_it_takes_no_other_password(started: Started) -> None:
+def test_it_takes_no_other_password(started: StartedValkey) -> None:
     """A client with network access needs the password too, and TLS where it is on."""
     with (
         redis.Redis(host="127.0.0.1", port=started.port) as stranger,
@@ -141,7 +141,7 @@ def test_it_takes_no_other_password(started: Started) -> None:
         client.ping()  # pyright: ignore[reportUnknownMemberType]
 
 
-def test_there_are_the_accounts_of_the_table_and_no_more(started: Started) -> None:
+def test_there_are_the_accounts_of_the_table_and_no_more(started: StartedValkey) -> None:
     """Each account has the rules that the code has for it."""
     with administrator(started) as client:
         users = [line.split() for line in client.acl_list()]  # pyright: ignore
@@ -155,7 +155,7 @@ def test_there_are_the_accounts_of_the_table_and_no_more(started: Started) -> No
 
 
 @pytest.mark.parametrize("service", ["api", "scheduler", "podworker", "watcher", "audit"])
-async def test_each_pod_is_let_in_as_itself(started: Started, service: str) -> None:
+async def test_each_pod_logs_in_with_its_own_account(started: StartedValkey, service: str) -> None:
     """Its environment is enough to log in, and the account has the rights that the service needs."""
     url = started.url_of(service)
     assert url.startswith("rediss://") == started.folder.joinpath("tls").is_dir()
@@ -167,7 +167,7 @@ async def test_each_pod_is_let_in_as_itself(started: Started, service: str) -> N
     assert (found.account, found.refused) == (service, [])
 
 
-async def test_a_server_of_another_authority_is_not_believed(tmp_path: Path) -> None:
+async def test_a_server_with_a_certificate_of_another_authority_is_refused(tmp_path: Path) -> None:
     """A service that is led to another server does not send its password."""
     (mine, theirs) = (tmp_path / "mine", tmp_path / "theirs")
     for folder in (mine, theirs):
@@ -186,7 +186,7 @@ async def test_a_server_of_another_authority_is_not_believed(tmp_path: Path) -> 
 
 
 @contextmanager
-def administrator(started: Started) -> Generator[redis.Redis]:
+def administrator(started: StartedValkey) -> Generator[redis.Redis]:
     with redis.Redis.from_url(started.administrator, decode_responses=True) as client:  # pyright: ignore
         yield client
 

@@ -71,7 +71,7 @@ def test_every_command_that_the_chart_starts_is_there(image: Image, container: C
         assert container.run(name, "--help").code == 0, name
 
 
-def test_nobody_may_write_and_nothing_runs_as_somebody_else(image: Image) -> None:
+def test_image_files_are_read_only_and_nothing_runs_as_another_user(image: Image) -> None:
     """There is no setuid, no setgid, nothing but /tmp that group or others may write; root owns everything."""
     odd = [path for path in files(image) if path.stat().st_mode & (stat.S_ISUID | stat.S_ISGID)]
     loose = [path for path in files(image) if path.stat().st_mode & 0o022]
@@ -80,7 +80,7 @@ def test_nobody_may_write_and_nothing_runs_as_somebody_else(image: Image) -> Non
     assert {path.stat().st_uid for path in files(image)} == {0}
 
 
-def test_who_it_runs_as(image: Image, container: Container) -> None:
+def test_the_image_runs_as_an_unprivileged_user(image: Image, container: Container) -> None:
     """It runs as a number that is not root, the chart's; with no group, no capability, and no way to more rights."""
     user, _, group = image.user.partition(":")
     security = chart.pod_spec(chart.render(), "api")["securityContext"]
@@ -152,14 +152,14 @@ def test_the_packages_are_the_closure_of_ours_and_of_the_lock(image: Image) -> N
     assert {name: version for name, version in versions.items() if lock[name] != version} == {}
 
 
-def test_whatever_a_service_loads_is_compiled(container: Container) -> None:
+def test_all_loaded_modules_are_precompiled(container: Container) -> None:
     """The image is read-only, so a module without bytecode would be compiled at every start."""
     done = container.run("python3", "-c", LOADED)
     assert done.code == 0, done.err
     assert json.loads(done.out) == []
 
 
-def test_it_says_what_it_is(image: Image) -> None:
+def test_the_image_has_its_labels(image: Image) -> None:
     """The version is that of the project and the chart; the base is a full version and names no registry."""
     label = "org.opencontainers.image."
     assert image.labels[f"{label}version"] == PROJECT["version"]
@@ -170,7 +170,7 @@ def test_it_says_what_it_is(image: Image) -> None:
     assert (image.root / "usr/share/doc/slipway/LICENSE").is_file()
 
 
-def test_no_variable_of_the_image_is_a_setting(image: Image) -> None:
+def test_the_image_sets_no_setting(image: Image) -> None:
     """Only the chart sets the settings of a service."""
     assert all_settings()
     assert [name for name in image.env if name.startswith("SLIPWAY_")] == []

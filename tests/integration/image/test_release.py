@@ -60,7 +60,7 @@ def test_a_container_of_the_archive_runs_the_command(
     assert (ran.code, ran.out.split()[:2]) == (0, ["slipway", version()]), ran.err
 
 
-def test_its_bill_is_valid_and_names_every_package(shipped: tuple[Path, Path, str], image: Image) -> None:
+def test_its_sbom_is_valid_and_names_every_package(shipped: tuple[Path, Path, str], image: Image) -> None:
     """The bill is valid by the schema of CycloneDX and lists each distribution in the image, Python, and the C
     library."""
     text = shipped[1].read_text("utf-8")

@@ -23,7 +23,7 @@ CREDENTIALS = "/etc/slipway/kubernetes"
 REFUSED = ("Read-only file system", "Permission denied", "Traceback")
 
 
-class Deployed:
+class DeployedServices:
     """One container for each service, with a stack without services of its own."""
 
     def __init__(self, stack: RunningStack, image: Image, folder: Path, api: int) -> None:
@@ -68,7 +68,7 @@ class Deployed:
 
 
 @pytest.fixture
-def deployed(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
+def deployed(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeployedServices]:
     """All four services, ready; each test has its own, because one test ends them."""
     folder = tmp_path_factory.mktemp("deployed")
     let_in(folder)
@@ -77,7 +77,7 @@ def deployed(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         server = stays.enter_context(running_server("valkey", ServerOptions(port=free_port())))
         stack = stays.enter_context(running_stack(folder / "data", redis_url=server.url, port=port))
         stack.halt(*chart.SERVICES)
-        found = Deployed(stack, image, folder / "pods", port)
+        found = DeployedServices(stack, image, folder / "pods", port)
         for process in found.processes.values():
             stays.callback(process.end)
             process.start()
@@ -86,7 +86,7 @@ def deployed(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield found
 
 
-def test_every_service_is_ready_and_runs_as_nobody(deployed: Deployed, image: Image) -> None:
+def test_every_service_is_ready_and_runs_as_nobody(deployed: DeployedServices, image: Image) -> None:
     """Each service answers /readyz; none has a group, a capability or another user than the image's."""
     user, _, group = image.user.partition(":")
     for name, process in deployed.processes.items():
@@ -97,7 +97,7 @@ def test_every_service_is_ready_and_runs_as_nobody(deployed: Deployed, image: Im
         assert (status["Groups"].split(), int(status["CapPrm"], 16), status["NoNewPrivs"]) == ([], 0, "1"), name
 
 
-def test_a_launch_runs_to_its_end_and_nobody_writes_a_file(deployed: Deployed, marks: Path) -> None:
+def test_a_launch_runs_to_its_end_and_nobody_writes_a_file(deployed: DeployedServices, marks: Path) -> None:
     """A gang is launched over REST, with events and logs; no service writes a file or is refused one."""
     assert deployed.setup() == 0
     stack = deployed.stack

@@ -63,7 +63,7 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
-class Watched:
+class ProxiedReflectors:
     """A core, the proxy in front of it, and a reflector for each kind."""
 
     def __init__(self, core: ClusterCore, proxy: WatchProxy, reflectors: dict[str, AnyReflector]) -> None:
@@ -87,7 +87,7 @@ class Watched:
 
 
 @asynccontextmanager
-async def watched(folder: Path, *resources: Resource[Any]) -> AsyncGenerator[Watched, None]:
+async def watched(folder: Path, *resources: Resource[Any]) -> AsyncGenerator[ProxiedReflectors, None]:
     """All reflectors running and up to date."""
     core = ClusterCore(clock=SystemClock().now, new_uid=lambda: str(uuid.uuid4()), twins=rules.TWINS)
     core.bootstrap()
@@ -109,7 +109,7 @@ async def watched(folder: Path, *resources: Resource[Any]) -> AsyncGenerator[Wat
         }
         for reflector in reflectors.values():
             tasks.create_task(reflector.run(stop))
-        found = Watched(core, proxy, reflectors)
+        found = ProxiedReflectors(core, proxy, reflectors)
         await _eventually(lambda: all(proxy.asked[plural, True] for plural in reflectors))
         yield found
         stop.set()

@@ -30,13 +30,13 @@ def _found() -> list[str]:
     return [*([on_path] if on_path else []), *(str(path) for path in built)]
 
 
-class Said(msgspec.Struct, frozen=True):
+class KubectlResult(msgspec.Struct, frozen=True):
     code: int
     out: str
     err: str
 
 
-Kubectl = Callable[..., Awaitable[Said]]
+Kubectl = Callable[..., Awaitable[KubectlResult]]
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ class Command(msgspec.Struct, frozen=True):
 
     async def run(
         self, *arguments: str, stdin: list[Any] | None = None, code: int | None = 0, editor: str = ""
-    ) -> Said:
+    ) -> KubectlResult:
         """Run kubectl. The documents in `stdin` are sent as YAML; `code` is the expected exit code, None for any."""
         process = await self.start(*arguments, has_stdin=stdin is not None, editor=editor)
         sent = None if stdin is None else yaml.safe_dump_all(stdin).encode()
@@ -74,12 +74,12 @@ class Command(msgspec.Struct, frozen=True):
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        said = Said(process.returncode or 0, out.decode(), err.decode())
+        said = KubectlResult(process.returncode or 0, out.decode(), err.decode())
         assert code is None or said.code == code, said
         return said
 
 
-class OneLine:
+class OneLineLogs:
     """A log endpoint for which every container has printed hello."""
 
     async def read(self, pod: dict[str, Any], node: dict[str, Any], query: Mapping[str, str]) -> AsyncIterator[bytes]:
@@ -96,7 +96,7 @@ def core() -> ClusterCore:
 
 @pytest.fixture
 def url(core: ClusterCore) -> Iterator[str]:
-    with serving(core, logs=OneLine()) as found:
+    with serving(core, logs=OneLineLogs()) as found:
         yield found
 
 

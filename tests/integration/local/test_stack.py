@@ -15,7 +15,7 @@ from tests.support.local_stack import processes_of
 NAME = "api"
 
 
-class Watched:
+class WatchedStack:
     """A stack whose only process is a web server that is ready at once, and the stack's messages."""
 
     def __init__(self, folder: Path) -> None:
@@ -45,9 +45,9 @@ class Watched:
 
 
 @pytest.fixture
-async def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Watched]:
+async def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[WatchedStack]:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    made = Watched(tmp_path)
+    made = WatchedStack(tmp_path)
     try:
         await made.start()
         yield made
@@ -55,7 +55,7 @@ async def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGener
         await made.stack.stop()
 
 
-async def test_a_halted_process_is_watched_by_none_and_a_resumed_one_as_before(watched: Watched) -> None:
+async def test_a_halted_process_is_watched_by_none_and_a_resumed_one_as_before(watched: WatchedStack) -> None:
     """However soon it is resumed, one task restarts it and one probes it."""
     before = watched.watchers()
     await watched.stack.halt(NAME)
@@ -65,7 +65,7 @@ async def test_a_halted_process_is_watched_by_none_and_a_resumed_one_as_before(w
         assert (watched.watchers(), len(watched.processes())) == (before, 1)
 
 
-async def test_a_process_that_is_halted_before_its_restart_runs_once_when_it_is_resumed(watched: Watched) -> None:
+async def test_a_process_that_is_halted_before_its_restart_runs_once_when_it_is_resumed(watched: WatchedStack) -> None:
     """The process crashed and waits for its next start when it is halted: that start does not happen."""
     before = watched.watchers()
     watched.stack.kill(NAME)

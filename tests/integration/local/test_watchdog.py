@@ -59,7 +59,9 @@ async def not_alive(child: Child) -> None:
         pytest.param("await asyncio.sleep(0.5); time.sleep(3600)", "in stand_still", id="an event loop that hangs"),
     ],
 )
-async def test_what_stands_still_says_where_and_is_ended(tmp_path: Path, stand_still: str, where: str) -> None:
+async def test_a_blocked_event_loop_is_reported_with_its_stack_and_ended(
+    tmp_path: Path, stand_still: str, where: str
+) -> None:
     """After three failed probes the stacks are in the log of the service, and the line for the user names that log."""
     said: list[str] = []
     child = await a_service(tmp_path, stand_still)
@@ -80,7 +82,7 @@ async def test_what_stands_still_says_where_and_is_ended(tmp_path: Path, stand_s
         await child.stop(1.0)
 
 
-async def test_what_is_alive_is_left_alone(tmp_path: Path) -> None:
+async def test_a_live_process_is_left_alone(tmp_path: Path) -> None:
     """A live service is left alone, however often it is probed."""
     said: list[str] = []
     child = await a_service(tmp_path, "await asyncio.sleep(0.01)")

@@ -106,7 +106,7 @@ async def test_one_account_for_all(name: str) -> None:
 
 
 @pytest.mark.parametrize("service", [account.name for account in accounts.ACCOUNTS])
-async def test_what_an_account_must_not_do(name: str, service: str) -> None:
+async def test_forbidden_commands_of_an_account_are_refused(name: str, service: str) -> None:
     """An account is refused every command of ours on key families outside its row, keys of others, and commands that
     rule the server."""
     account = accounts.BY_NAME[service]

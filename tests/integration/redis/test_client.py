@@ -181,7 +181,7 @@ async def keeping_read(connection: AbstractConnection) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_connection_that_is_kept_after_a_cancel_would_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_test_detects_a_connection_that_is_kept_after_a_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few hundred cancellations are enough to see foreign replies. The kept connections also leak."""
     monkeypatch.setattr(client_module, "Pool", KeepingPool)
     monkeypatch.setattr(client_module, "read_reply", keeping_read)
@@ -214,7 +214,7 @@ def test_replies_are_parsed_in_c() -> None:
         assert isinstance(connection._parser, _AsyncHiredisParser)  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
 
 
-async def test_a_large_reply_that_is_cancelled_is_nobody_elses() -> None:
+async def test_a_cancelled_large_reply_is_given_to_no_other_caller() -> None:
     """Megabytes that still arrive are dropped with their connection; the next reader gets its own reply, whole."""
     async with server_process() as server, a_client(server.url, timeout_s=10, connections_max=2) as client:
         text = b"x" * 200_000
@@ -257,12 +257,12 @@ async def test_a_server_that_is_loading_is_waited_for(tmp_path: Path) -> None:
         await wait_until(lambda: not open_lines, "the ends of all connections")
 
 
-class DeafProxy:
-    """Forwards what the client sends; after `deaf` is set, the server's replies are dropped and the connection is
-    closed."""
+class ReplyDroppingProxy:
+    """Forwards what the client sends; after `drops_replies` is set, the server's replies are dropped and the
+    connection is closed."""
 
     def __init__(self, target: Path) -> None:
-        self._target, self.deaf = target, False
+        self._target, self.drops_replies = target, False
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         back, forth = await asyncio.open_unix_connection(str(self._target))
@@ -274,7 +274,7 @@ class DeafProxy:
 
         async def replies() -> None:
             while data := await back.read(65_536):
-                if self.deaf:
+                if self.drops_replies:
                     break
                 writer.write(data)
                 await writer.drain()
@@ -290,12 +290,12 @@ class DeafProxy:
 async def test_a_lost_reply_never_sends_the_command_again() -> None:
     """An XADD whose reply is lost has an unknown outcome; it must not be in the stream twice."""
     async with server_process() as server, a_client(server.url) as direct:
-        proxy = DeafProxy(server.socket)
+        proxy = ReplyDroppingProxy(server.socket)
         path = server.socket.with_name("proxy.sock")
         listener = await asyncio.start_unix_server(proxy.serve, str(path))
         async with listener, a_client(f"unix://{path}") as client:
             await client.ping()
-            proxy.deaf = True
+            proxy.drops_replies = True
             with pytest.raises(UnavailableError):
                 await client.run(command("XADD", "slipway:wake", "*", "reason", "x"))
         assert await direct.run(command("XLEN", "slipway:wake")) == 1
@@ -304,11 +304,11 @@ async def test_a_lost_reply_never_sends_the_command_again() -> None:
 async def test_republishing_after_a_lost_reply_changes_nothing() -> None:
     """After an unknown outcome the event log repeats the same append."""
     async with server_process() as server, a_client(server.url) as direct:
-        proxy = DeafProxy(server.socket)
+        proxy = ReplyDroppingProxy(server.socket)
         path = server.socket.with_name("proxy.sock")
         listener = await asyncio.start_unix_server(proxy.serve, str(path))
         async with listener, a_client(f"unix://{path}") as client:
-            proxy.deaf = True
+            proxy.drops_replies = True
             with pytest.raises(UnavailableError):
                 await RedisStreams(client).events.append([StreamEntry(event=an_event(1))])
         streams = RedisStreams(direct)

@@ -171,7 +171,7 @@ async def test_scripts_that_one_node_forgot_are_sent_again(shared: Cluster, back
     assert await streams.events.last_seqs([an_id(name) for name in names]) == [3] * 30
 
 
-async def test_a_url_that_hides_the_cluster_is_told(shared: Cluster) -> None:
+async def test_a_url_of_one_node_of_a_cluster_is_reported(shared: Cluster) -> None:
     """The error tells a user who names a single node of a cluster what to write."""
     client = RedisClient(RedisSettings(url=f"redis://127.0.0.1:{shared.nodes[0].port}"), SystemClock(), SeededRandom(1))
     with pytest.raises(UnavailableError, match=r"redis\+cluster://"):

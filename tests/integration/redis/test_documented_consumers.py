@@ -31,7 +31,7 @@ def documented() -> dict[str, Any]:
     return names
 
 
-class _Enough(Exception):
+class _StopConsuming(Exception):
     """Ends a consumer, which would run for ever."""
 
 
@@ -60,7 +60,7 @@ async def test_both_consumers_survive_a_flush() -> None:
     def handle(event_id: str, type_: str, _data: Any) -> None:
         handled.append((event_id, type_))
         if type_.endswith("terminated"):
-            raise _Enough
+            raise _StopConsuming
 
     def note(*words: str) -> None:
         followed.append(" ".join(words))
@@ -68,7 +68,7 @@ async def test_both_consumers_survive_a_flush() -> None:
     def consumed(client: Any) -> None:
         try:
             page["consume"](client)
-        except _Enough:
+        except _StopConsuming:
             return
 
     page["handle"] = handle

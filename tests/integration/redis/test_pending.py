@@ -14,7 +14,7 @@ from slipway.streams.ports import Claimed, WorkHint
 from slipway.streams.redis_work import RedisWorkQueue
 from tests.support.clock import wait_until
 from tests.support.redis import RedisBackend, an_id, server_process
-from tests.support.redis_workshop import Shop, a_shop
+from tests.support.redis_workload import RedisUnderLoad, redis_under_load
 
 # asyncio leaves a connection that is cancelled while it is being opened to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
@@ -25,50 +25,50 @@ LINES_MAX = 400
 PENDING = 50
 
 
-async def commands(shop: Shop, name: str = "") -> int:
+async def commands(under_load: RedisUnderLoad, name: str = "") -> int:
     """The number of commands that the server has executed; or of calls of one command."""
     section, key = ("commandstats", f"cmdstat_{name}:calls=") if name else ("stats", "total_commands_processed:")
-    lines = (await shop.command("INFO", section)).decode().splitlines()
+    lines = (await under_load.command("INFO", section)).decode().splitlines()
     return next((int(line.removeprefix(key).split(",")[0]) for line in lines if line.startswith(key)), 0)
 
 
-async def test_a_lost_group_is_created_once_and_nobody_spins() -> None:
+async def test_a_lost_group_is_created_once_without_a_busy_loop() -> None:
     """FLUSHALL, eviction and a lost group under load lose and double nothing; then the load is as low as before.
     (V12)"""
-    async with a_shop() as shop:
-        await shop.work.moves()
-        await shop.work.until_whole()
-        before = await at_rest(shop)
+    async with redis_under_load() as under_load:
+        await under_load.work.moves()
+        await under_load.work.until_whole()
+        before = await at_rest(under_load)
         for key in ("", keys.work(3), ""):
-            await shop.command("CONFIG", "RESETSTAT")
-            await (shop.command("DEL", key) if key else shop.command("FLUSHALL"))
-            await shop.work.moves()
-            await shop.work.until_whole()
+            await under_load.command("CONFIG", "RESETSTAT")
+            await (under_load.command("DEL", key) if key else under_load.command("FLUSHALL"))
+            await under_load.work.moves()
+            await under_load.work.until_whole()
             # Each of two workers, and this test, may find the group missing and create all sixteen.
-            assert await commands(shop, "xgroup|create") <= 4 * keys.SHARDS
-        assert await at_rest(shop) < 2 * before
-        await shop.work.assert_whole()
+            assert await commands(under_load, "xgroup|create") <= 4 * keys.SHARDS
+        assert await at_rest(under_load) < 2 * before
+        await under_load.work.assert_whole()
 
 
-async def at_rest(shop: Shop) -> int:
+async def at_rest(under_load: RedisUnderLoad) -> int:
     """The commands within a period without any work."""
-    before = await commands(shop)
+    before = await commands(under_load)
     await asyncio.sleep(REST_S)
-    return await commands(shop) - before
+    return await commands(under_load) - before
 
 
-async def test_an_outage_costs_no_hot_loop() -> None:
+async def test_an_outage_causes_no_busy_loop() -> None:
     """All calls fail for a long time: the server is tried now and then, not all the time. (V12)"""
-    async with a_shop() as shop:
-        await shop.work.moves()
-        shop.switch.mode = "refuse"
-        shop.switch.cut()
-        before = shop.switch.accepted
-        await shop.work.moves(1)
+    async with redis_under_load() as under_load:
+        await under_load.work.moves()
+        under_load.proxy.mode = "refuse"
+        under_load.proxy.cut()
+        before = under_load.proxy.accepted
+        await under_load.work.moves(1)
         await asyncio.sleep(REST_S)
-        assert shop.switch.accepted - before < LINES_MAX
-        shop.switch.mode = "pass"
-        await shop.work.assert_whole()
+        assert under_load.proxy.accepted - before < LINES_MAX
+        under_load.proxy.mode = "pass"
+        await under_load.work.assert_whole()
 
 
 async def pending(backend: RedisBackend) -> int:
@@ -119,7 +119,7 @@ async def test_nothing_stays_pending_when_workers_die_shrink_to_none_and_come_ba
         await backend.aclose()
 
 
-class DeafHeart(RedisWorkQueue):
+class QueueWithoutHeartbeats(RedisWorkQueue):
     """A worker whose heartbeats never arrive, and which claims no abandoned entries, because it would claim its own."""
 
     async def heartbeat(self, claimed: Sequence[Claimed]) -> None:
@@ -153,7 +153,7 @@ async def test_long_work_whose_heartbeats_are_lost_is_run_again_and_done_once() 
 
         stop = asyncio.Event()
         client = backend.client()
-        slow = WorkConsumer(DeafHeart(client, "slow"), handler_of("slow"), SystemClock(), settings=quick)
+        slow = WorkConsumer(QueueWithoutHeartbeats(client, "slow"), handler_of("slow"), SystemClock(), settings=quick)
         other = WorkConsumer(streams.work_queue("other"), handler_of("other"), SystemClock(), settings=quick)
         await streams.hints.send([WorkHint(namespace="ns", allocation=an_id())])
         async with asyncio.timeout(30), asyncio.TaskGroup() as group:

@@ -19,7 +19,7 @@ ILL_TYPED: tuple[Any, ...] = ({"a": 1}, {"zone": 1}, {"cpu": True}, {"cpu": 1.5}
 OURS = "slipway.dev/v1alpha1"
 
 
-class Subject(msgspec.Struct, frozen=True, kw_only=True):
+class ModelledKind(msgspec.Struct, frozen=True, kw_only=True):
     """One kind: the fields of a new object, and the values that they may get later."""
 
     plural: str
@@ -59,7 +59,7 @@ def _under(prefix: str, choices: Choices) -> Choices:
     return {f"{prefix}.{name}": values for name, values in choices.items()}
 
 
-_PODS = Subject(
+_PODS = ModelledKind(
     plural="pods",
     api="v1",
     kind="Pod",
@@ -138,7 +138,7 @@ _PODS = Subject(
     fields=("status.phase=Running", "status.phase!=Pending", "spec.nodeName=", f"spec.nodeName={LANE}-n1"),
 )
 
-_ALLOCATIONS = Subject(
+_ALLOCATIONS = ModelledKind(
     plural="allocations",
     api=OURS,
     kind="Allocation",
@@ -168,7 +168,7 @@ _ALLOCATIONS = Subject(
     fields=("status.phase=Pending", "status.phase!=Terminated", "spec.pool=default", "spec.queue=b"),
 )
 
-_POOLS = Subject(
+_POOLS = ModelledKind(
     plural="resourcepools",
     api=OURS,
     kind="ResourcePool",
@@ -206,7 +206,7 @@ _POOLS = Subject(
     },
 )
 
-_QUEUES = Subject(
+_QUEUES = ModelledKind(
     plural="queues",
     api=OURS,
     kind="Queue",
@@ -233,7 +233,7 @@ _QUEUES = Subject(
     },
 )
 
-_JOBS = Subject(
+_JOBS = ModelledKind(
     plural="jobs",
     api=OURS,
     kind="Job",
@@ -248,7 +248,7 @@ _JOBS = Subject(
     status={"status.conditions": [[{"type": "Ready", "status": "True", "observedGeneration": 3}], DROP]},
 )
 
-_TEMPLATES = Subject(
+_TEMPLATES = ModelledKind(
     plural="templates",
     api=OURS,
     kind="Template",
@@ -260,7 +260,7 @@ _TEMPLATES = Subject(
     },
 )
 
-_CONFIG_MAPS = Subject(
+_CONFIG_MAPS = ModelledKind(
     plural="configmaps",
     api="v1",
     kind="ConfigMap",
@@ -273,7 +273,7 @@ _CONFIG_MAPS = Subject(
     },
 )
 
-_SERVICES = Subject(
+_SERVICES = ModelledKind(
     plural="services",
     api="v1",
     kind="Service",
@@ -291,7 +291,7 @@ _SERVICES = Subject(
     },
 )
 
-_LEASES = Subject(
+_LEASES = ModelledKind(
     plural="leases",
     api="coordination.k8s.io/v1",
     kind="Lease",
@@ -307,7 +307,7 @@ _LEASES = Subject(
     },
 )
 
-_NODES = Subject(
+_NODES = ModelledKind(
     plural="nodes",
     api="v1",
     kind="Node",
@@ -334,7 +334,7 @@ _NODES = Subject(
     fields=("spec.unschedulable=true", "metadata.name=«lane»-a"),
 )
 
-SUBJECTS = (
+MODELLED_KINDS = (
     _PODS,
     _ALLOCATIONS,
     _POOLS,

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from tests.models.kubernetes.drawing import Sketch
-from tests.models.kubernetes.operations import Json, Knowledge, Operation, Request
-from tests.models.kubernetes.sameness import Reading, are_in_step, differences
+from tests.models.kubernetes.comparison import AnswerReader, are_in_step, differences
+from tests.models.kubernetes.drawing import SequenceBuilder
+from tests.models.kubernetes.operations import Json, KnownValues, Operation, Request
 from tests.models.kubernetes.servers import Model, Real
 
 LENGTH = 60
@@ -22,7 +22,7 @@ ARRIVE_S = 20.0
 MOMENT_S = 0.1
 
 
-class Played(msgspec.Struct, kw_only=True):
+class PlayedSequence(msgspec.Struct, kw_only=True):
     """A sequence, and the answers of one server: one entry for each operation."""
 
     lane: str
@@ -31,26 +31,26 @@ class Played(msgspec.Struct, kw_only=True):
     reading: Any
 
 
-def draw(model: Model, seed: int, case: int, lane: str) -> Played:
+def draw(model: Model, seed: int, case: int, lane: str) -> PlayedSequence:
     """Draw a sequence and play it on the model."""
-    sketch = Sketch(Random(f"{seed}/{case}"), lane)
+    builder = SequenceBuilder(Random(f"{seed}/{case}"), lane)
     player = _OnModel(model, lane)
-    first = sketch.open()
-    sketch.note(first, player.play(first))
+    first = builder.open()
+    builder.note(first, player.play(first))
     player.prepare()
     watches = list[Operation]()
     for _ in range(LENGTH):
-        operation = sketch.draw()
+        operation = builder.draw()
         if operation.is_watch:
             watches.append(operation)
         else:
-            sketch.note(operation, player.play(operation))
-    for operation in [*watches, *sketch.close()]:
+            builder.note(operation, player.play(operation))
+    for operation in [*watches, *builder.close()]:
         player.watch(operation)
     return player.played
 
 
-def replay(model: Model, operations: Sequence[Operation], lane: str) -> Played:
+def replay(model: Model, operations: Sequence[Operation], lane: str) -> PlayedSequence:
     """Play given operations on the model."""
     player = _OnModel(model, lane)
     for index, operation in enumerate(operations):
@@ -63,9 +63,9 @@ def replay(model: Model, operations: Sequence[Operation], lane: str) -> Played:
     return player.played
 
 
-async def play(real: Real, told: Played) -> Played:
+async def play(real: Real, told: PlayedSequence) -> PlayedSequence:
     """Play the operations of a sequence on the real server."""
-    knowledge, reading, answers = Knowledge(told.lane), Reading(), list[Any]()
+    knowledge, reading, answers = KnownValues(told.lane), AnswerReader(), list[Any]()
     watches = [operation for operation in told.operations if operation.is_watch]
     seen = {watch.number: Events() for watch in watches}
     async with asyncio.TaskGroup() as tasks:
@@ -85,7 +85,7 @@ async def play(real: Real, told: Played) -> Played:
             ]
         for task in watching:
             task.cancel()
-    return Played(lane=told.lane, operations=told.operations, answers=answers, reading=reading)
+    return PlayedSequence(lane=told.lane, operations=told.operations, answers=answers, reading=reading)
 
 
 async def clean(real: Real, lane: str) -> None:
@@ -94,7 +94,7 @@ async def clean(real: Real, lane: str) -> None:
         await real.ask(Request("DELETE", path, f"labelSelector=lane%3D{lane}", b"", "application/json"))
 
 
-def compare(model: Played, real: Played) -> tuple[int, list[str]] | None:
+def compare(model: PlayedSequence, real: PlayedSequence) -> tuple[int, list[str]] | None:
     """(index of the first operation with different answers, the difference), or None."""
     for index, (one, other) in enumerate(zip(model.answers, real.answers, strict=True)):
         found = differences(one, other)
@@ -130,19 +130,19 @@ class Events:
 class _OnModel:
     def __init__(self, model: Model, lane: str) -> None:
         self._model = model
-        self._knowledge = Knowledge(lane)
+        self._known_values = KnownValues(lane)
         self._operations = list[Operation]()
-        self.played = Played(lane=lane, operations=self._operations, answers=[], reading=Reading())
+        self.played = PlayedSequence(lane=lane, operations=self._operations, answers=[], reading=AnswerReader())
 
     def play(self, operation: Operation) -> Any:
-        answer = self._model.ask(self._knowledge.render(operation))
-        self._knowledge.learn(operation, answer)
+        answer = self._model.ask(self._known_values.render(operation))
+        self._known_values.learn(operation, answer)
         self._operations.append(operation)
         self.played.answers.append(self.played.reading.read(operation, answer))
         return answer
 
     def watch(self, operation: Operation) -> None:
-        events: list[Json] = self._model.watch(self._knowledge.render(operation))
+        events: list[Json] = self._model.watch(self._known_values.render(operation))
         self._operations.append(operation)
         self.played.answers.append(self.played.reading.events(events))
 

@@ -70,7 +70,7 @@ class Answer(msgspec.Struct, frozen=True):
     body: Json
 
 
-class Knowledge:
+class KnownValues:
     """The values in the answers of one server to one sequence."""
 
     def __init__(self, lane: str) -> None:

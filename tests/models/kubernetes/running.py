@@ -10,7 +10,7 @@ from pathlib import Path
 
 from slipway.local.apiserver.objects import is_map
 from tests.contract.kube.target import Target, target_of
-from tests.models.kubernetes.lanes import LENGTH, Played, clean, compare, draw, play, replay
+from tests.models.kubernetes.lanes import LENGTH, PlayedSequence, clean, compare, draw, play, replay
 from tests.models.kubernetes.operations import Operation
 from tests.models.kubernetes.servers import Model, Real, real_cluster, session
 from tests.models.report import Report, progress
@@ -46,7 +46,7 @@ class _Run:
         told = await asyncio.to_thread(self._draw, cases)
         gate = asyncio.Semaphore(AT_ONCE)
 
-        async def one(case: int, drawn: Played) -> None:
+        async def one(case: int, drawn: PlayedSequence) -> None:
             async with gate:
                 real = await play(self._real, drawn)
                 await clean(self._real, drawn.lane)
@@ -58,11 +58,11 @@ class _Run:
             for case, drawn in zip(cases, told, strict=True):
                 tasks.create_task(one(case, drawn))
 
-    def _draw(self, cases: Sequence[int]) -> list[Played]:
+    def _draw(self, cases: Sequence[int]) -> list[PlayedSequence]:
         model = Model()
         return [draw(model, self._seed, case, f"s{self._marker}-{case}") for case in cases]
 
-    async def _judge(self, case: int, model: Played, real: Played) -> None:
+    async def _judge(self, case: int, model: PlayedSequence, real: PlayedSequence) -> None:
         difference = compare(model, real)
         if difference is None:
             return

@@ -80,7 +80,7 @@ def test_no_write_goes_back_in_time(versions: list[Json], data: st.DataObject) -
 
 
 @given(lives(), st.sampled_from(ORDER[:-1]), st.integers(0, 5))
-def test_the_end_is_the_end(versions: list[Json], phase: str, more: int) -> None:
+def test_a_terminated_allocation_never_changes(versions: list[Json], phase: str, more: int) -> None:
     """No phase, attempt or result follows Terminated, whatever the seq."""
     end = versions[-1]
     status = end["status"]

@@ -28,7 +28,7 @@ STEP = st.one_of(
 )
 
 
-class Weather:
+class FaultyWatch:
     """A cluster, a reflector of it, and the faults between them."""
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ def test_the_store_converges_after_any_faults(steps: list[tuple[str, str]]) -> N
     """Two minutes after the last fault, store, indexes and listeners equal the cluster."""
 
     async def main() -> None:
-        weather, stop = Weather(), asyncio.Event()
+        weather, stop = FaultyWatch(), asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(weather.reflector.run(stop))
             for what, argument in steps:

@@ -28,7 +28,7 @@ STATES = st.lists(st.sampled_from(list(RequestState)), min_size=64, max_size=64)
 Seen = Mapping[str, tuple[bool, float]]
 
 
-class World:
+class AutoscaledPool:
     """A cluster in which nothing starts, and an autoscaler with random answers."""
 
     def __init__(self, instance: Instance, spec: AutoscalingFact, states: list[RequestState]) -> None:
@@ -90,7 +90,7 @@ def test_requests_stay_within_their_limits(
 ) -> None:
     """There are never more gangs or ranks than the limits, no request for admitted ones, each try once, and at most
     `tries`."""
-    world, names = World(instance, spec, states), set[str]()
+    world, names = AutoscaledPool(instance, spec, states), set[str]()
     for _ in range(6):
         decided, made = world.step()
         assert len(world.open) <= spec.max_gangs
@@ -109,7 +109,7 @@ def test_everything_is_given_back_when_nothing_waits(
     instance: Instance, spec: AutoscalingFact, states: list[RequestState]
 ) -> None:
     """This is true whatever was requested before."""
-    world = World(instance, spec, states)
+    world = AutoscaledPool(instance, spec, states)
     for _ in range(3):
         world.step()
     _, made = world.look([])
@@ -123,7 +123,7 @@ def test_the_same_facts_give_the_same_requests(
     instance: Instance, spec: AutoscalingFact, states: list[RequestState]
 ) -> None:
     """The order in which the facts become known does not matter."""
-    world = World(instance, spec, states)
+    world = AutoscaledPool(instance, spec, states)
     world.step()
     _, first = world.look()
     world.requests.reverse()

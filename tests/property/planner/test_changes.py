@@ -59,7 +59,7 @@ def test_the_change_admits_beside_reservations(instance: Instance) -> None:
 
 @given(with_run_limits())
 @SETTINGS
-def test_no_less_would_do(instance: Instance) -> None:
+def test_no_smaller_change_admits_the_allocation(instance: Instance) -> None:
     """A change for a single rank cannot be cut by one unit of anything, nor by one of its parts."""
     decided = planned(instance.snapshot(), NOW)
     allocations = admitted(instance.allocations, decided)

@@ -79,7 +79,9 @@ STEP = st.one_of(
 
 @given(st.lists(STEP, max_size=25), decisions(), decisions())
 @settings(max_examples=200, deadline=None)
-def test_deltas_end_where_a_list_does(steps: list[object], first: list[OpenDecision], last: list[OpenDecision]) -> None:
+def test_applying_deltas_equals_a_fresh_list(
+    steps: list[object], first: list[OpenDecision], last: list[OpenDecision]
+) -> None:
     """This is true in any order, with repeats and drops, and with changing decisions."""
     columns = PoolState(PoolFact(name="default"))
     nodes = {node.name: node for node in NODES}

@@ -13,46 +13,46 @@ from slipway.scheduler.decisions.record import unpack
 from slipway.scheduler.decisions.snapshot_rebuilder import SnapshotRebuilder
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from tests.property.planner.instances import Instance, instances
-from tests.support.decision_desk import POOL, Desk, replayed
+from tests.support.recording_leader import POOL, RecordingLeader, replayed
 
 STEPS = st.lists(st.sampled_from(["tick", "tick", "end", "gone", "node", "node back", "hold", "refused"]), max_size=14)
 
 
-def furnished(instance: Instance) -> Desk:
+def furnished(instance: Instance) -> RecordingLeader:
     """A leader that knows the instance except its allocations."""
-    desk = Desk().furnish(*instance.nodes, pool=msgspec.structs.replace(instance.pool, name=POOL))
+    leadership = RecordingLeader().furnish(*instance.nodes, pool=msgspec.structs.replace(instance.pool, name=POOL))
     for queue in instance.queues:
-        desk.put("queues", queue.name, queue)
+        leadership.put("queues", queue.name, queue)
     for job in instance.jobs:
-        desk.put("jobs", f"{job.namespace}/{job.name}", job)
+        leadership.put("jobs", f"{job.namespace}/{job.name}", job)
     for pod in instance.pods:
-        desk.put("pods", f"{pod.namespace}/{pod.name}", pod)
-    return desk
+        leadership.put("pods", f"{pod.namespace}/{pod.name}", pod)
+    return leadership
 
 
-def happen(desk: Desk, instance: Instance, steps: list[str], draw: Any) -> None:
+def happen(leadership: RecordingLeader, instance: Instance, steps: list[str], draw: Any) -> None:
     """Add the allocations one by one, with the steps between them."""
     coming = list(instance.allocations)
     for step in [*steps, *("tick" for _ in coming)]:
-        known = sorted(fact.name for fact in desk.cluster.allocations.values())
+        known = sorted(fact.name for fact in leadership.cluster.allocations.values())
         if coming:
-            desk.submit(coming.pop())
+            leadership.submit(coming.pop())
         match step:
             case "end" | "gone" | "hold" if known:
                 name = draw(st.sampled_from(known))
-                fact = desk.cluster.allocations.get(f"default/{name}")
+                fact = leadership.cluster.allocations.get(f"default/{name}")
                 if step == "end":
-                    desk.end(name)
+                    leadership.end(name)
                 elif step == "gone":
-                    desk.put("allocations", f"default/{name}", None)
+                    leadership.put("allocations", f"default/{name}", None)
                 elif fact is not None:
-                    desk.submit(msgspec.structs.replace(fact, hold=not fact.hold))
+                    leadership.submit(msgspec.structs.replace(fact, hold=not fact.hold))
             case "node":
-                desk.put("nodes", instance.nodes[0].name, None)
+                leadership.put("nodes", instance.nodes[0].name, None)
             case "node back":
-                desk.put("nodes", instance.nodes[0].name, msgspec.structs.replace(instance.nodes[0], ready=True))
+                leadership.put("nodes", instance.nodes[0].name, msgspec.structs.replace(instance.nodes[0], ready=True))
             case _:
-                desk.tick(commits=step != "refused")
+                leadership.tick(commits=step != "refused")
 
 
 def image(snapshot: PoolSnapshot) -> list[Any]:
@@ -87,27 +87,27 @@ def _used(snapshot: PoolSnapshot) -> dict[str, Any]:
 @settings(deadline=None, max_examples=60)
 def test_the_log_folds_to_what_was_seen(instance: Instance, steps: list[str], data: st.DataObject) -> None:
     """Each recorded tick gives the same snapshot and the same decisions."""
-    desk = furnished(instance)
-    happen(desk, instance, steps, data.draw)
-    asyncio.run(desk.recorder.flush())
-    if not desk.log:
+    leadership = furnished(instance)
+    happen(leadership, instance, steps, data.draw)
+    asyncio.run(leadership.recorder.flush())
+    if not leadership.log:
         return
     fold: SnapshotRebuilder | None = None
-    for packed, tick in desk.log:
+    for packed, tick in leadership.log:
         record = unpack(packed)
         fold = SnapshotRebuilder(record) if fold is None or record.number == 0 else fold
-        assert image(fold.apply(record)) == image(desk.snapshots[tick])
-    report = replayed(desk.log)
-    assert (report.differences, report.skipped, report.ticks) == ([], [], len(desk.log))
+        assert image(fold.apply(record)) == image(leadership.snapshots[tick])
+    report = replayed(leadership.log)
+    assert (report.differences, report.skipped, report.ticks) == ([], [], len(leadership.log))
 
 
 @given(instances(), STEPS, st.data())
 @settings(deadline=None, max_examples=15)
 def test_a_policy_of_its_own_is_no_other_policy(instance: Instance, steps: list[str], data: st.DataObject) -> None:
     """Under the recorded policy no decision would have been different."""
-    desk = furnished(instance)
-    happen(desk, instance, steps, data.draw)
-    asyncio.run(desk.recorder.flush())
-    if desk.log:
+    leadership = furnished(instance)
+    happen(leadership, instance, steps, data.draw)
+    asyncio.run(leadership.recorder.flush())
+    if leadership.log:
         same: PoolFact = msgspec.structs.replace(instance.pool, name=POOL)
-        assert replayed(desk.log, other=lambda _: same).would == []
+        assert replayed(leadership.log, other=lambda _: same).would == []

@@ -117,7 +117,7 @@ def check(outcome: SimulationOutcome) -> None:
 @given(st.integers(0, 2**32))
 @example(3995208616)
 @SETTINGS
-def test_runs_end_and_nobody_goes_in_circles(seed: int) -> None:
+def test_runs_end_without_preemption_loops(seed: int) -> None:
     """An allocation is not evicted for a while by one that it has evicted. None is evicted four times an hour, or by
     the same one again and again without growing pauses. An allocation for which others were evicted has started, and
     every allocation that can end does."""

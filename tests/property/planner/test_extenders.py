@@ -73,7 +73,7 @@ def talk(draw: Any, snapshot: PoolSnapshot) -> tuple[Plan, dict[Key, ExtenderAns
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios(), st.data())
-def test_whatever_they_say_the_plan_keeps_its_rules(document: Json, data: st.DataObject) -> None:
+def test_plans_keep_their_rules_whatever_extenders_answer(document: Json, data: st.DataObject) -> None:
     """Gangs are whole, nodes are within their resources, quotas are respected, and the first extender allowed each
     rank's node."""
     snapshot = a_snapshot(document)

@@ -15,7 +15,7 @@ from slipway.scheduler.plan.lint import lint
 from slipway.scheduler.plan.state.plan_types import Admit, Evict, Plan
 from slipway.scheduler.plan.state.rank_request import requests_of
 from slipway.scheduler.plan.state.snapshot import OpenDecision
-from tests.property.planner.test_preemption import Crowd, crowds
+from tests.property.planner.test_preemption import CrowdedPool, crowds
 from tests.support.planner import a_snapshot, planned, running
 
 SETTINGS = settings(max_examples=60, deadline=None)
@@ -23,10 +23,10 @@ STEPS = 16
 QUIET_TICKS_MAX = 120
 
 
-class Live:
+class RunningPool:
     """A pool whose victims end at random times."""
 
-    def __init__(self, crowd: Crowd, seed: int) -> None:
+    def __init__(self, crowd: CrowdedPool, seed: int) -> None:
         self.crowd = crowd
         self.chance = random.Random(seed)
         self.facts = {fact.uid: fact for fact in (*crowd.running, *crowd.pending)}
@@ -139,10 +139,10 @@ class Live:
 
 @given(crowds(waiting=4), st.integers(0, 2**32))
 @SETTINGS
-def test_departures_in_any_order(crowd: Crowd, seed: int) -> None:
+def test_departures_in_any_order(crowd: CrowdedPool, seed: int) -> None:
     """No node is overused, no allocation is evicted twice, every eviction has a reserved place, and an allocation
     that waits for victims gets no further ones."""
-    live = Live(crowd, seed)
+    live = RunningPool(crowd, seed)
     for _ in range(STEPS):
         live.tick()
         live.step()
@@ -150,10 +150,10 @@ def test_departures_in_any_order(crowd: Crowd, seed: int) -> None:
 
 @given(crowds(waiting=4), st.integers(0, 2**32))
 @SETTINGS
-def test_it_comes_to_rest(crowd: Crowd, seed: int) -> None:
+def test_planning_converges(crowd: CrowdedPool, seed: int) -> None:
     """When all evicted allocations have ended, reserved places are used or released: none stays reserved for ever,
     and plans become empty."""
-    live = Live(crowd, seed)
+    live = RunningPool(crowd, seed)
     for _ in range(QUIET_TICKS_MAX):
         decided = live.tick()
         gone = live.leaving()

@@ -29,7 +29,7 @@ def columns_of(instance: Instance) -> PoolState:
 
 @given(instances())
 @SETTINGS
-def test_what_was_found_out_before_changes_no_plan(instance: Instance) -> None:
+def test_cached_results_change_no_plan(instance: Instance) -> None:
     """Allocations arrive one by one, with a plan after each that is not carried out; some are deleted. The last plan
     equals, bit for bit, that of a planner that reads everything at once."""
     columns = columns_of(instance)

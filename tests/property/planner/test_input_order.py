@@ -62,7 +62,7 @@ def some_work(chance: random.Random, name: str, queues: list[dict[str, Any]]) ->
     return found
 
 
-def told(outcome: SimulationOutcome) -> dict[str, Any]:
+def result_of(outcome: SimulationOutcome) -> dict[str, Any]:
     """Everything that the result of a run shows."""
     return {
         "lives": {
@@ -91,4 +91,4 @@ def test_the_order_of_a_scenario_changes_nothing(seed: int) -> None:
     shuffled = dict(document)
     for kind in ("nodes", "queues", "jobs", "allocations"):
         shuffled[kind] = chance.sample(document[kind], len(document[kind]))
-    assert told(simulate(decode(json.dumps(document)))) == told(simulate(decode(json.dumps(shuffled))))
+    assert result_of(simulate(decode(json.dumps(document)))) == result_of(simulate(decode(json.dumps(shuffled))))

@@ -18,7 +18,7 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
-class Standing(msgspec.Struct, frozen=True):
+class PlacedRank(msgspec.Struct, frozen=True):
     """One rank and its node."""
 
     role: RoleFact
@@ -73,7 +73,7 @@ def is_near(key: str, one: NodeFact, other: NodeFact) -> bool:
     return key in one.labels and one.labels[key] == other.labels.get(key)
 
 
-def is_allowed(role: RoleFact, node: NodeFact, standing: list[Standing], nodes: list[NodeFact]) -> bool:
+def is_allowed(role: RoleFact, node: NodeFact, standing: list[PlacedRank], nodes: list[NodeFact]) -> bool:
     """Kubernetes' rules for one more pod of `role` on `node`, computed pod by pod."""
     own = affinity_terms_of(role.affinity, role.namespace, role.labels)
     for other in standing:
@@ -92,7 +92,7 @@ def is_allowed(role: RoleFact, node: NodeFact, standing: list[Standing], nodes: 
     return all(_is_even(role, node, standing, nodes, number) for number in range(len(role.spread)))
 
 
-def _is_even(role: RoleFact, node: NodeFact, standing: list[Standing], nodes: list[NodeFact], number: int) -> bool:
+def _is_even(role: RoleFact, node: NodeFact, standing: list[PlacedRank], nodes: list[NodeFact], number: int) -> bool:
     spread = spreads_of(role.spread, role.labels)[number]
     if not spread.is_hard:
         return True
@@ -109,18 +109,18 @@ def _is_even(role: RoleFact, node: NodeFact, standing: list[Standing], nodes: li
 
 @settings(max_examples=150)
 @given(some_nodes(), st.lists(some_role(), min_size=1, max_size=5), st.data())
-def test_every_rank_was_allowed_where_it_went(
+def test_every_rank_was_placed_on_a_feasible_node(
     nodes: list[NodeFact], roles: list[RoleFact], data: st.DataObject
 ) -> None:
     """In the order of placing, each placed rank of a gang is included for the next one; and no other rule is broken."""
     facts = [an_allocation(f"a{index}", role) for index, role in enumerate(roles)]
     first = data.draw(st.integers(0, len(facts)))
     by_name = {node.name: node for node in nodes}
-    stand: list[Standing] = []
+    stand: list[PlacedRank] = []
     if first:
         node = nodes[0]
         facts[0] = running(an_allocation("a0", msgspec.structs.replace(roles[0], count=1, minimum=1)), {0: node.name})
-        stand.append(Standing(roles[0], node))
+        stand.append(PlacedRank(roles[0], node))
     snapshot = a_snapshot(nodes, facts)
     decided = planned(snapshot)
     assert lint(snapshot, decided) == ()
@@ -129,7 +129,7 @@ def test_every_rank_was_allowed_where_it_went(
         role = by_uid[admit.uid].roles[0]
         for name in list(admit.placements.values())[: role.minimum]:
             assert is_allowed(role, by_name[name], stand, nodes), (admit, stand)
-            stand.append(Standing(role, by_name[name]))
+            stand.append(PlacedRank(role, by_name[name]))
         if len(admit.placements) > role.minimum:
             return  # surplus is placed after all minima: the plan does not show what allowed it
 
@@ -151,7 +151,7 @@ MOVES = st.lists(
 
 
 @given(MOVES)
-def test_a_tally_is_what_counting_afresh_gives(moves: list[tuple[str, int, int, bool]]) -> None:
+def test_an_incremental_count_equals_a_fresh_count(moves: list[tuple[str, int, int, bool]]) -> None:
     """This is true whatever moved before and after the tally was read, and whatever was copied in between."""
 
     def weigh(peer: PodClass, labels: Any) -> int:
@@ -173,7 +173,7 @@ def test_a_tally_is_what_counting_afresh_gives(moves: list[tuple[str, int, int, 
 
 
 @given(some_nodes(), st.lists(some_role(), min_size=1, max_size=5))
-def test_planning_again_starts_nobody(nodes: list[NodeFact], roles: list[RoleFact]) -> None:
+def test_planning_again_starts_nothing(nodes: list[NodeFact], roles: list[RoleFact]) -> None:
     """An allocation that waited for a neighbour started by this plan is started by the same plan."""
     facts = [an_allocation(f"a{index}", role) for index, role in enumerate(roles)]
     decided = planned(a_snapshot(nodes, facts))

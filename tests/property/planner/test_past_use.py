@@ -21,8 +21,8 @@ from slipway.scheduler.simulate.scenario import decode
 from tests.property.planner import test_decision_log as log
 from tests.property.planner import test_evictions_over_time as evictions
 from tests.property.planner.instances import Instance, instances
-from tests.support.decision_desk import POOL, replayed
 from tests.support.planner import a_role, a_snapshot, an_allocation, nodes, planned
+from tests.support.recording_leader import POOL, replayed
 
 USERS = ("ana", "ben", "cleo")
 WEEK_MS = 7 * 86_400_000
@@ -165,7 +165,7 @@ def _line_key(snapshot: PoolSnapshot, levels: UserTurns, fact: AllocationFact) -
 
 @given(st.integers(0, 2**32))
 @settings(deadline=None, max_examples=25)
-def test_runs_with_a_past_end_and_nobody_goes_in_circles(seed: int) -> None:
+def test_runs_with_past_usage_end_without_preemption_loops(seed: int) -> None:
     """The past shifts shares during the run, by short half-lives; evictions are as bounded as without it."""
     chance = random.Random(seed)
     document = evictions.a_document(seed)
@@ -194,14 +194,14 @@ def test_the_log_keeps_the_past(
     pool: PoolFact = msgspec.structs.replace(instance.pool, fair_share=FairShareFact(WEEK_MS / 1000))
     queues = [msgspec.structs.replace(queue, user_order=LEAST_USED) for queue in instance.queues]
     counting = msgspec.structs.replace(instance, pool=pool, queues=queues, allocations=owned(instance))
-    desk = log.furnished(counting)
-    desk.cluster.set_decayed(
+    leadership = log.furnished(counting)
+    leadership.cluster.set_decayed(
         DecayedUsage(half_life_ms=WEEK_MS, used=used, held={"default": {"ana": data.draw(st.integers(0, 9))}})
     )
-    log.happen(desk, counting, steps, data.draw)
-    asyncio.run(desk.recorder.flush())
-    if desk.log:
-        assert desk.cluster.pools.get(POOL) is not None
-        assert desk.snapshots[desk.log[0][1]].past is not None
-        report = replayed(desk.log)
-        assert (report.differences, report.skipped, report.ticks) == ([], [], len(desk.log))
+    log.happen(leadership, counting, steps, data.draw)
+    asyncio.run(leadership.recorder.flush())
+    if leadership.log:
+        assert leadership.cluster.pools.get(POOL) is not None
+        assert leadership.snapshots[leadership.log[0][1]].past is not None
+        report = replayed(leadership.log)
+        assert (report.differences, report.skipped, report.ticks) == ([], [], len(leadership.log))

@@ -18,7 +18,7 @@ SETTINGS = settings(max_examples=150, deadline=None)
 TICKS_MAX = 40
 
 
-class Crowd(msgspec.Struct, frozen=True, kw_only=True):
+class CrowdedPool(msgspec.Struct, frozen=True, kw_only=True):
     """A pool with many running allocations, and the waiting ones."""
 
     nodes: list[NodeFact]
@@ -67,12 +67,12 @@ def after_eviction(fact: AllocationFact, evict: Evict, now: float) -> Allocation
     return msgspec.structs.replace(fresh, phase=an_allocation("x").phase)
 
 
-def crowds(waiting: int = 3, *, single: bool = False, reclaim: bool = True) -> st.SearchStrategy[Crowd]:
+def crowds(waiting: int = 3, *, single: bool = False, reclaim: bool = True) -> st.SearchStrategy[CrowdedPool]:
     """Up to three nodes; allocations are placed where they fit, without the planner."""
     return st.integers(0, 2**32).map(lambda seed: a_crowd(random.Random(seed), waiting, single=single, reclaim=reclaim))
 
 
-def a_crowd(chance: random.Random, waiting: int, *, single: bool, reclaim: bool) -> Crowd:
+def a_crowd(chance: random.Random, waiting: int, *, single: bool, reclaim: bool) -> CrowdedPool:
     """One random crowd."""
     nodes = [a_node(f"n{index}", cpu=4, gpus=chance.choice([0, 2])) for index in range(chance.randint(1, 3))]
     queues = some_queues(chance, reclaim=reclaim)
@@ -87,7 +87,7 @@ def a_crowd(chance: random.Random, waiting: int, *, single: bool, reclaim: bool)
         some_work(chance, f"p{index}", queues, single=single, elastic=not single)
         for index in range(chance.randint(1, waiting))
     ]
-    return Crowd(nodes=nodes, queues=queues, running=there, pending=pending)
+    return CrowdedPool(nodes=nodes, queues=queues, running=there, pending=pending)
 
 
 def fitting(fact: AllocationFact, free: dict[str, list[int]]) -> dict[int, str]:
@@ -150,7 +150,7 @@ def some_queues(chance: random.Random, *, reclaim: bool) -> list[QueueFact]:
 
 @given(crowds())
 @SETTINGS
-def test_nobody_goes_for_nothing(crowd: Crowd) -> None:
+def test_no_eviction_is_without_effect(crowd: CrowdedPool) -> None:
     """A victim is preemptible, is evicted for an allocation that starts in the same plan, and keeps its minimum or
     is evicted whole; and the plan breaks no rule."""
     snapshot = crowd.snapshot()
@@ -168,7 +168,7 @@ def test_nobody_goes_for_nothing(crowd: Crowd) -> None:
 
 @given(crowds(waiting=1))
 @SETTINGS
-def test_sets_of_victims_are_minimal(crowd: Crowd) -> None:
+def test_sets_of_victims_are_minimal(crowd: CrowdedPool) -> None:
     """If any of the victims stays, the new allocation does not fit."""
     decided = crowd.plan()
     if not decided.evictions:
@@ -195,7 +195,7 @@ def without(fact: AllocationFact, gone: list[tuple[str, int]]) -> AllocationFact
 
 @given(crowds(waiting=1, reclaim=False))
 @SETTINGS
-def test_whoever_may_preempt_finds_a_place_if_there_is_one(crowd: Crowd) -> None:
+def test_a_preemptor_finds_a_place_if_one_exists(crowd: CrowdedPool) -> None:
     """In one queue an allocation starts if it would start without all allocations of lower priority."""
     queue, comer = crowd.queues[0], crowd.pending[0]
     if queue.within_queue == "Never":
@@ -221,7 +221,7 @@ def test_whoever_may_preempt_finds_a_place_if_there_is_one(crowd: Crowd) -> None
 
 @given(crowds(waiting=5))
 @SETTINGS
-def test_ticks_come_to_rest_and_nobody_takes_back_what_was_taken(crowd: Crowd) -> None:
+def test_ticks_converge_and_nothing_is_preempted_back(crowd: CrowdedPool) -> None:
     """On an unchanged input evictions end; no allocation evicts the one that evicted it; and no plan evicts what
     another plan admitted."""
     facts = [*crowd.running, *crowd.pending]
@@ -242,7 +242,7 @@ def test_ticks_come_to_rest_and_nobody_takes_back_what_was_taken(crowd: Crowd) -
 
 @given(crowds(waiting=4))
 @SETTINGS
-def test_the_order_of_the_input_does_not_matter(crowd: Crowd) -> None:
+def test_the_order_of_the_input_does_not_matter(crowd: CrowdedPool) -> None:
     """Nodes, queues and allocations in another order give the same plan."""
     shuffled = msgspec.structs.replace(
         crowd,
@@ -256,7 +256,7 @@ def test_the_order_of_the_input_does_not_matter(crowd: Crowd) -> None:
 
 @given(crowds(waiting=1, single=True, reclaim=False))
 @SETTINGS
-def test_a_single_rank_goes_where_kube_scheduler_would_make_room(crowd: Crowd) -> None:
+def test_a_single_rank_goes_where_kube_scheduler_would_make_room(crowd: CrowdedPool) -> None:
     """Victims per node: all lower ones are removed, and the most important put back first. Between nodes: the lowest
     highest victim, the lowest sum of priorities, the fewest, the latest start, then the name. Compared with a simple
     computation, for single ranks."""
@@ -311,7 +311,7 @@ def reckoned(nodes: list[NodeFact], lone: list[AllocationFact], comer: Allocatio
 
 @given(crowds())
 @SETTINGS
-def test_nobody_makes_room_before_its_queues_min_runtime(crowd: Crowd) -> None:
+def test_no_work_is_preempted_before_the_min_runtime_of_its_queue(crowd: CrowdedPool) -> None:
     """Exceptions are queues above a limit that was reduced; and what waits for such allocations is planned again."""
     now, least = 2.5, 2.0
     spared = msgspec.structs.replace(

@@ -74,7 +74,7 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(queues, total, uses, draw(st.integers(0, len(uses))))
 
 
-class Plain:
+class RulesForOneResource:
     """The rules as written, for one resource."""
 
     def __init__(self, case: Case, resource: str, uses: list[Use]) -> None:
@@ -129,7 +129,7 @@ class Plain:
     def refuses(self, use: Use) -> bool:
         """Whether `use` would break the rules on its path."""
         amount = use.amounts[self.resource]
-        after = Plain.__new__(Plain)
+        after = RulesForOneResource.__new__(RulesForOneResource)
         after.facts, after.resource, after.total = self.facts, self.resource, self.total
         after.uses = [*self.uses, use]
         return amount > 0 and (
@@ -150,7 +150,7 @@ class Plain:
                 return self.firm(name) > own
         return False
 
-    def _over_quota(self, before: "Plain", use: Use) -> bool:
+    def _over_quota(self, before: "RulesForOneResource", use: Use) -> bool:
         path = self.path(use.queue)
         for name, above in pairwise(path):
             taken = max(0, self.asked(name) - self.withheld(name))
@@ -187,7 +187,7 @@ def test_what_may_be_used_is_what_the_rules_say(case: Case, data: st.DataObject)
     amounts = st.fixed_dictionaries({name: st.integers(0, min(8, case.total[name])) for name in RESOURCES})
     for queue in case.leaves:
         use = Use(queue, data.draw(amounts), data.draw(st.booleans()))
-        plain = [name for name in RESOURCES if name in named and Plain(case, name, uses).refuses(use)]
+        plain = [name for name in RESOURCES if name in named and RulesForOneResource(case, name, uses).refuses(use)]
         short = tree.shortfall(queue, use.amounts, preemptible=use.preemptible)
         assert (short is not None) == bool(plain), (use, short, plain)
         assert short is None or short.resource == min(plain)
@@ -205,14 +205,14 @@ def test_admitting_what_passes_never_breaks_a_bound(case: Case) -> None:
             taken.append(use)
     assert tree.violations() == []
     for name in tree.named:
-        plain = Plain(case, name, taken)
+        plain = RulesForOneResource(case, name, taken)
         if plain.nominal("") <= plain.total and max((use.amounts[name] for use in taken), default=0) <= plain.total:
             assert plain.used("") <= plain.total
 
 
 @given(cases())
 @SETTINGS
-def test_taking_and_giving_back_leaves_nothing(case: Case) -> None:
+def test_taking_and_releasing_restores_the_state(case: Case) -> None:
     """In any order, bounds and shares equal those of an unused tree."""
     used = tree_of(msgspec.structs.replace(case, kept=0))
     fresh = QueueTree(case.queues, Resources(case.total))
@@ -227,7 +227,7 @@ def test_taking_and_giving_back_leaves_nothing(case: Case) -> None:
 
 @given(cases(), st.integers(0, 5))
 @SETTINGS
-def test_what_a_head_keeps_is_kept_from_others_only(case: Case, wanted: int) -> None:
+def test_quota_reserved_for_a_head_is_withheld_from_others_only(case: Case, wanted: int) -> None:
     """The queue itself may use as much as before; no other may use more than before. A demand beyond the whole pool
     is decided by the nodes, not by quotas."""
     assume(all(wanted <= amount for amount in case.total.values()))
@@ -244,7 +244,7 @@ def test_what_a_head_keeps_is_kept_from_others_only(case: Case, wanted: int) -> 
 
 @given(cases())
 @SETTINGS
-def test_dues_never_promise_more_than_there_is(case: Case) -> None:
+def test_deserved_shares_never_exceed_the_capacity(case: Case) -> None:
     """The children of a queue deserve together at most what the queue deserves, unless their nominals alone are
     more."""
     tree = QueueTree(case.queues, Resources(case.total))
@@ -261,7 +261,7 @@ def test_dues_never_promise_more_than_there_is(case: Case) -> None:
 
 @given(cases())
 @SETTINGS
-def test_the_contest_is_the_plain_tournament(case: Case) -> None:
+def test_the_fair_share_order_equals_a_simple_tournament(case: Case) -> None:
     """At each queue the winner is, of the best heads below its children, the one whose branch would have the
     smallest share."""
     tree = QueueTree(case.queues, Resources(case.total))

@@ -187,7 +187,7 @@ def milli(value: int | str) -> int:
 
 @QUIET
 @given(scenarios())
-def test_answers_keep_account(document: Json) -> None:
+def test_answers_account_for_every_second(document: Json) -> None:
     """Every valid scenario is answered, and the answer is possible."""
     code, out, err = run(json.dumps(document), "-o", "json", "--explain-scores")
     assert (code, err) == (0, "")

@@ -19,8 +19,8 @@ from tests.property.planner.instances import Instance, instances
 from tests.property.planner.test_backfill import SETTINGS, assert_never_later, run, scenarios, some_work
 from tests.property.planner.test_decision_log import STEPS, furnished, happen
 from tests.support.clock import FakeClock
-from tests.support.decision_desk import replayed
 from tests.support.planner import planned
+from tests.support.recording_leader import replayed
 
 Part = dict[str, Any]
 UNTIL = 500.0
@@ -161,13 +161,13 @@ def test_a_log_of_decisions_beside_a_window_is_replayed_alike(
     start = FakeClock().now() + later
     window = WindowFact(name="w", start=start, duration=30.0, lead_s=10.0, nodes=nodes, evicts=True)
     made = msgspec.structs.replace(instance, pool=msgspec.structs.replace(instance.pool, windows=(window,)))
-    desk = furnished(made)
-    happen(desk, made, steps, data.draw)
-    asyncio.run(desk.recorder.flush())
-    if not desk.log:
+    leadership = furnished(made)
+    happen(leadership, made, steps, data.draw)
+    asyncio.run(leadership.recorder.flush())
+    if not leadership.log:
         return
-    report = replayed(desk.log)
-    assert (report.differences, report.skipped, report.ticks) == ([], [], len(desk.log))
+    report = replayed(leadership.log)
+    assert (report.differences, report.skipped, report.ticks) == ([], [], len(leadership.log))
 
 
 @given(

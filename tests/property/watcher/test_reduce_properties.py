@@ -137,7 +137,7 @@ nodes = st.sampled_from([frozenset[str](), frozenset({"n1"})])
 
 @relaxed
 @given(scene=scenes(), now=moments, consistent=st.booleans(), gone=nodes)
-def test_it_settles_and_never_breaks_a_rule(
+def test_reduction_converges_and_breaks_no_rule(
     scene: tuple[Allocation, list[Pod]], now: int, consistent: bool, gone: frozenset[str]
 ) -> None:
     """Transitions are legal, seq and attempt never fall, exits are written once, and the API server accepts every

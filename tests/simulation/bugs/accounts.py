@@ -28,17 +28,17 @@ def _totals_are_added_again(patch: pytest.MonkeyPatch) -> None:
 def _let_go_unaccounted(patch: pytest.MonkeyPatch) -> None:
     """The last finalizer is removed without waiting for the totals."""
 
-    def hasty(_self: UsageAccounts, _allocation: Allocation) -> bool:
+    def seeded(_self: UsageAccounts, _allocation: Allocation) -> bool:
         return True
 
-    patch.setattr(UsageAccounts, "is_settled", hasty)
+    patch.setattr(UsageAccounts, "is_settled", seeded)
 
 
 def _totals_without_fence(patch: pytest.MonkeyPatch) -> None:
     """Of two concurrent writers of the totals the later one overwrites the other."""
     write = UsageAccounts._write  # pyright: ignore[reportPrivateUsage]
 
-    class Blunt:
+    class OverwritingKube:
         def __init__(self, kube: Any) -> None:
             self._kube = kube
 
@@ -54,14 +54,14 @@ def _totals_without_fence(patch: pytest.MonkeyPatch) -> None:
                 newer = {**meta, "resourceVersion": found.metadata.resource_version}
                 return await self._kube.replace(resource, {**body, "metadata": newer})
 
-    async def blunt(self: Any, day: str, bills: Any) -> None:
-        kube, self._kube = self._kube, Blunt(self._kube)
+    async def seeded(self: Any, day: str, bills: Any) -> None:
+        kube, self._kube = self._kube, OverwritingKube(self._kube)
         try:
             await write(self, day, bills)
         finally:
             self._kube = kube
 
-    patch.setattr(UsageAccounts, "_write", blunt)
+    patch.setattr(UsageAccounts, "_write", seeded)
 
 
 def _what_runs_expires(patch: pytest.MonkeyPatch) -> None:

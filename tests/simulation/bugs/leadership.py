@@ -56,13 +56,13 @@ def _a_zombie_goes_on(patch: pytest.MonkeyPatch) -> None:
 
     load = LedgerStore.load
 
-    async def undeterred(self: Any) -> Ledger:
+    async def seeded(self: Any) -> Ledger:
         self._epoch = None
         return await load(self)
 
     patch.setattr(LeaseElector, "_keep", always)
     patch.setattr(Leadership, "check", fine)
-    patch.setattr(LedgerStore, "load", undeterred)
+    patch.setattr(LedgerStore, "load", seeded)
 
 
 def _every_lease_is_free(patch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def _promoted_without_a_look(patch: pytest.MonkeyPatch) -> None:
     looks = ClusterSync._list  # pyright: ignore[reportPrivateUsage]
     known: set[int] = set()
 
-    async def lazy(self: Any, *, restart: bool) -> None:
+    async def seeded(self: Any, *, restart: bool) -> None:
         if id(self) in known:
             await looks(self, restart=restart)
             return
@@ -85,7 +85,7 @@ def _promoted_without_a_look(patch: pytest.MonkeyPatch) -> None:
         await self._reader.start()
         self._listed_at = self._clock.monotonic()
 
-    patch.setattr(ClusterSync, "_list", lazy)
+    patch.setattr(ClusterSync, "_list", seeded)
 
 
 def _led_without_the_ledger(patch: pytest.MonkeyPatch) -> None:

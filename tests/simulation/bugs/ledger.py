@@ -18,25 +18,25 @@ from tests.simulation.bugs.bug import Bug
 def _open_decisions_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     promote = ledger.promote
 
-    def forgetful(stored: Ledger, epoch_max: int) -> Ledger:
+    def seeded(stored: Ledger, epoch_max: int) -> Ledger:
         return msgspec.structs.replace(promote(stored, epoch_max), decisions=())
 
-    patch.setattr(ledger, "promote", forgetful)
+    patch.setattr(ledger, "promote", seeded)
 
 
 def _admission_without_ledger(patch: pytest.MonkeyPatch) -> None:
     save = LedgerStore.save
 
-    async def lazy(self: Any, made: Ledger) -> bool:
+    async def seeded(self: Any, made: Ledger) -> bool:
         return True if made.decisions else await save(self, made)
 
-    patch.setattr(LedgerStore, "save", lazy)
+    patch.setattr(LedgerStore, "save", seeded)
 
 
 def _ledger_without_swap(patch: pytest.MonkeyPatch) -> None:
     """After a conflict the ledger is written again over the stored one."""
 
-    class Blunt:
+    class OverwritingKube:
         def __init__(self, kube: Any) -> None:
             self._kube = kube
 
@@ -52,42 +52,42 @@ def _ledger_without_swap(patch: pytest.MonkeyPatch) -> None:
 
     make = LedgerStore.__init__
 
-    def blunt(self: Any, kube: Any, *given: Any, **more: Any) -> None:
-        without_fence: Any = Blunt(kube)
+    def seeded(self: Any, kube: Any, *given: Any, **more: Any) -> None:
+        without_fence: Any = OverwritingKube(kube)
         make(self, without_fence, *given, **more)
 
-    patch.setattr(LedgerStore, "__init__", blunt)
+    patch.setattr(LedgerStore, "__init__", seeded)
 
 
 def _voided_on_an_error(patch: pytest.MonkeyPatch) -> None:
     """A decision that could not be applied at once is dropped, without a mark on its allocation."""
     apply_one = Cycle._apply_one  # pyright: ignore[reportPrivateUsage]
 
-    async def impatient(self: Any, decision: Decision, nodes: Any, seen: Any) -> Any:
+    async def seeded(self: Any, decision: Decision, nodes: Any, seen: Any) -> Any:
         applied = await apply_one(self, decision, nodes, seen)
         if applied is None:
             self._ledger = ledger.settle(self._ledger, (decision.id,))
         return applied
 
-    patch.setattr(Cycle, "_apply_one", impatient)
+    patch.setattr(Cycle, "_apply_one", seeded)
 
 
 def _decided_is_done(patch: pytest.MonkeyPatch) -> None:
-    def hopeful(_decision: Decision, _fact: Any) -> bool:
+    def seeded(_decision: Decision, _fact: Any) -> bool:
         return True
 
-    patch.setattr(ledger, "is_applied", hopeful)
+    patch.setattr(ledger, "is_applied", seeded)
 
 
 def _any_object_of_the_name(patch: pytest.MonkeyPatch) -> None:
     """A decision is applied to any object of that name."""
     admit = Applier._admit  # pyright: ignore[reportPrivateUsage]
 
-    async def trusting(self: Any, found: Any, decision: Decision, nodes: Any) -> Any:
+    async def seeded(self: Any, found: Any, decision: Decision, nodes: Any) -> Any:
         same = msgspec.structs.replace(decision, uid=found.metadata.uid, attempt=found.status.attempt)
         return await admit(self, found, same, nodes)
 
-    patch.setattr(Applier, "_admit", trusting)
+    patch.setattr(Applier, "_admit", seeded)
 
 
 def _admitted_elsewhere(patch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def _refused_plan_is_not_repeated(patch: pytest.MonkeyPatch) -> None:
     """A plan that was refused is not planned again until the cluster changes."""
     tick = Cycle.tick
 
-    async def satisfied(self: Any) -> Any:
+    async def seeded(self: Any) -> Any:
         generation, due = self._cluster.generation, self._is_due(self._clock.now())
         try:
             return await tick(self)
@@ -112,7 +112,7 @@ def _refused_plan_is_not_repeated(patch: pytest.MonkeyPatch) -> None:
             if due and self._planned_at == () and self._ledger.tick and not self._ledger.decisions:
                 self._planned_at = generation
 
-    patch.setattr(Cycle, "tick", satisfied)
+    patch.setattr(Cycle, "tick", seeded)
 
 
 def _dependencies_are_not_known(patch: pytest.MonkeyPatch) -> None:

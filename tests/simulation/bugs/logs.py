@@ -48,24 +48,24 @@ def _what_is_too_much_is_dropped(patch: pytest.MonkeyPatch) -> None:
     """Data that is read ahead does not wait for space: it is dropped."""
     put = logfollower._ChunkBuffer.put  # pyright: ignore[reportPrivateUsage]
 
-    async def hasty(self: Any, chunk: bytes) -> None:
+    async def seeded(self: Any, chunk: bytes) -> None:
         if self._bytes < logfollower.AHEAD_BYTES:
             await put(self, chunk)
 
-    patch.setattr(logfollower._ChunkBuffer, "put", hasty)  # pyright: ignore[reportPrivateUsage]
+    patch.setattr(logfollower._ChunkBuffer, "put", seeded)  # pyright: ignore[reportPrivateUsage]
 
 
 def _left_out_uncounted(patch: pytest.MonkeyPatch) -> None:
     """Beyond a pack the oldest lines are omitted, and the others are numbered as if these had not existed."""
     store = LogFollower._store_lines  # pyright: ignore[reportPrivateUsage]
 
-    async def smooth(self: Any, **how: Any) -> bool:
+    async def seeded(self: Any, **how: Any) -> bool:
         while self._bytes >= logfollower.PACK_BYTES:
             self._bytes -= len(self._lines.popleft()) + 1
             self._number -= 1
         return await store(self, **how)
 
-    patch.setattr(LogFollower, "_store_lines", smooth)
+    patch.setattr(LogFollower, "_store_lines", seeded)
 
 
 def _given_up_unread(patch: pytest.MonkeyPatch) -> None:
@@ -98,11 +98,11 @@ def _by_its_record(patch: pytest.MonkeyPatch) -> None:
 def _unread_by_another(patch: pytest.MonkeyPatch) -> None:
     """A log that cannot be opened is given up, also while another process is reading it."""
 
-    def hasty(self: Any, error: Any, failures: int, *, is_over: bool) -> bool:
+    def seeded(self: Any, error: Any, failures: int, *, is_over: bool) -> bool:
         del failures
         return bool(self.gone_at < math.inf or is_over) and isinstance(error, PermanentError)
 
-    patch.setattr(LogFollower, "_is_final", hasty)
+    patch.setattr(LogFollower, "_is_final", seeded)
 
 
 def _a_refusal_is_no_matter(patch: pytest.MonkeyPatch) -> None:
@@ -120,13 +120,13 @@ def _whatever_comes_is_stored(patch: pytest.MonkeyPatch) -> None:
     """The store does not check the position that the writer assumes."""
     append = memory_logs.MemoryLogs._append  # pyright: ignore[reportPrivateUsage]
 
-    def willing(self: Any, pack: LogPack) -> LogAppended:
+    def seeded(self: Any, pack: LogPack) -> LogAppended:
         states = self._server.hash_get(memory_logs.keys.log_state(pack.allocation))
         position = memory_logs.logpacks.decode_position(states.get(pack.source.name))
         moved = position.number - pack.after.number if not pack.key else 0
         return append(self, msgspec.structs.replace(pack, after=position, first=pack.first + moved))
 
-    patch.setattr(memory_logs.MemoryLogs, "_append", willing)
+    patch.setattr(memory_logs.MemoryLogs, "_append", seeded)
 
 
 def _no_end_no_line(patch: pytest.MonkeyPatch) -> None:
@@ -142,13 +142,13 @@ def _read_is_stored(patch: pytest.MonkeyPatch) -> None:
     """A log that was read after its container had ended is treated as stored, also when the store refused it."""
     follow = LogFollower._follow  # pyright: ignore[reportPrivateUsage]
 
-    async def hopeful(self: Any) -> bool:
+    async def seeded(self: Any) -> bool:
         await follow(self)
         if self._known is not None:
             self._stored, self._number = self._known, self._known.number
         return True
 
-    patch.setattr(LogFollower, "_follow", hopeful)
+    patch.setattr(LogFollower, "_follow", seeded)
 
 
 BUGS: tuple[Bug, ...] = (

@@ -27,13 +27,13 @@ from tests.simulation.bugs.bug import SLOW_S, Bug
 def _bind_before_release(patch: pytest.MonkeyPatch) -> None:
     release = status.release
 
-    async def hasty(kube: Any, allocation: Allocation, pod_uids: Sequence[str]) -> Allocation:
+    async def seeded(kube: Any, allocation: Allocation, pod_uids: Sequence[str]) -> Allocation:
         for member, uid in zip(members(allocation), pod_uids, strict=True):
             name = manifest.pod_name(allocation, member.rank)
             await kube.bind(allocation.metadata.namespace, name, uid, member.placement.node)
         return await release(kube, allocation, pod_uids)
 
-    patch.setattr(status, "release", hasty)
+    patch.setattr(status, "release", seeded)
 
 
 def _bind_without_uid(patch: pytest.MonkeyPatch) -> None:
@@ -70,33 +70,33 @@ def _release_before_all_exist(patch: pytest.MonkeyPatch) -> None:
     """A pod whose create was not answered is treated as created."""
     create = AttemptLauncher._create_pod  # pyright: ignore[reportPrivateUsage]
 
-    async def trusting(self: Any, allocation: Any, pod: Any, made: Any) -> None:
+    async def seeded(self: Any, allocation: Any, pod: Any, made: Any) -> None:
         try:
             await create(self, allocation, pod, made)
         except TransientError:
             made.pod_uids[pod.position] = f"expected-{pod.position}"
 
-    patch.setattr(AttemptLauncher, "_create_pod", trusting)
+    patch.setattr(AttemptLauncher, "_create_pod", seeded)
 
 
 def _silence_is_a_release(patch: pytest.MonkeyPatch) -> None:
     release = status.release
 
-    async def sure(kube: Any, allocation: Allocation, pod_uids: Sequence[str]) -> Allocation:
+    async def seeded(kube: Any, allocation: Allocation, pod_uids: Sequence[str]) -> Allocation:
         try:
             return await release(kube, allocation, pod_uids)
         except TransientError:
             made = Release(attempt=allocation.status.attempt, pod_uids=list(pod_uids))
             return msgspec.structs.replace(allocation, status=msgspec.structs.replace(allocation.status, release=made))
 
-    patch.setattr(status, "release", sure)
+    patch.setattr(status, "release", seeded)
 
 
 def _foreign_pods_are_adopted(patch: pytest.MonkeyPatch) -> None:
-    def trusting(*_given: Any, **_more: Any) -> AdoptVerdict:
+    def seeded(*_given: Any, **_more: Any) -> AdoptVerdict:
         return AdoptVerdict.ADOPT
 
-    patch.setattr(launch, "judge", trusting)
+    patch.setattr(launch, "judge", seeded)
 
 
 def _what_exists_is_made_again(patch: pytest.MonkeyPatch) -> None:
@@ -131,17 +131,17 @@ def _retries_take_another_name(patch: pytest.MonkeyPatch) -> None:
 def _bound_is_bound(patch: pytest.MonkeyPatch) -> None:
     """A pod that is bound to any node, and has any uid, is accepted."""
 
-    async def content(_self: Any, _namespace: str, _target: BindTarget) -> None:
+    async def seeded(_self: Any, _namespace: str, _target: BindTarget) -> None:
         return None
 
-    patch.setattr(AttemptLauncher, "_check_bound", content)
+    patch.setattr(AttemptLauncher, "_check_bound", seeded)
 
 
 def _the_first_look_is_enough(patch: pytest.MonkeyPatch) -> None:
     """The allocation is read for the first hint only; later hints are answered from memory."""
     make = Worker.__init__
 
-    class Remembering:
+    class CachingKube:
         def __init__(self, kube: Any) -> None:
             self._kube = kube
             self._seen: dict[str, Any] = {}
@@ -156,11 +156,11 @@ def _the_first_look_is_enough(patch: pytest.MonkeyPatch) -> None:
                 self._seen[name] = await self._kube.get(resource, name, namespace=namespace)
             return self._seen[name]
 
-    def remembering(self: Any, *, kube: Any, **more: Any) -> None:
-        with_memory: Any = Remembering(kube)
+    def seeded(self: Any, *, kube: Any, **more: Any) -> None:
+        with_memory: Any = CachingKube(kube)
         make(self, kube=with_memory, **more)
 
-    patch.setattr(Worker, "__init__", remembering)
+    patch.setattr(Worker, "__init__", seeded)
 
 
 def _a_stop_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
@@ -175,11 +175,11 @@ def _a_stop_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 def _ack_before_effect(patch: pytest.MonkeyPatch) -> None:
     admit = WorkConsumer._admit  # pyright: ignore[reportPrivateUsage]
 
-    async def eager(self: Any, claimed: Any, group: Any) -> None:
+    async def seeded(self: Any, claimed: Any, group: Any) -> None:
         await self._queue.ack(claimed)
         await admit(self, claimed, group)
 
-    patch.setattr(WorkConsumer, "_admit", eager)
+    patch.setattr(WorkConsumer, "_admit", seeded)
 
 
 def _delete_without_uid(patch: pytest.MonkeyPatch) -> None:
@@ -215,12 +215,12 @@ def _late_create_is_left(patch: pytest.MonkeyPatch) -> None:
 
     named = AttemptRemover._named_pods  # pyright: ignore[reportPrivateUsage]
 
-    async def hasty(self: AttemptRemover, allocation: Allocation, through: int, *, looks: bool) -> Any:
+    async def seeded(self: AttemptRemover, allocation: Allocation, through: int, *, looks: bool) -> Any:
         del looks
         return await named(self, allocation, through, looks=False)
 
     patch.setattr(AttemptRemover, "_delete", delete)
-    patch.setattr(AttemptRemover, "_named_pods", hasty)
+    patch.setattr(AttemptRemover, "_named_pods", seeded)
 
 
 def _nothing_is_torn_down(patch: pytest.MonkeyPatch) -> None:
@@ -238,22 +238,22 @@ def _a_running_gang_is_torn_down(patch: pytest.MonkeyPatch) -> None:
     """Any hint for a running gang ends it, as after a restart that could not read the state."""
     decide = intent.decide
 
-    def destructive(allocation: Allocation, **more: Any) -> Any:
+    def seeded(allocation: Allocation, **more: Any) -> Any:
         return Teardown(allocation.status.attempt) if allocation.status.started_at else decide(allocation, **more)
 
-    patch.setattr(worker, "decide", destructive)
+    patch.setattr(worker, "decide", seeded)
 
 
 def _an_error_is_the_users_failure(patch: pytest.MonkeyPatch) -> None:
     release = AttemptLauncher.release
 
-    async def blaming(self: Any, *given: Any) -> Allocation:
+    async def seeded(self: Any, *given: Any) -> Allocation:
         try:
             return await release(self, *given)
         except TransientError as error:
             raise InvalidError(str(error)) from error
 
-    patch.setattr(AttemptLauncher, "release", blaming)
+    patch.setattr(AttemptLauncher, "release", seeded)
 
 
 BUGS: tuple[Bug, ...] = (

@@ -19,14 +19,14 @@ from tests.simulation.bugs.bug import Bug
 def _room_is_taken_before_it_is_free(patch: pytest.MonkeyPatch) -> None:
     sound = ledger_entries.decisions_of
 
-    def hasty(plan: Any) -> list[ledger.PlacedDecision]:
+    def seeded(plan: Any) -> list[ledger.PlacedDecision]:
         found = sound(plan)
         return [
             msgspec.structs.replace(item, kind=DecisionKind.ADMIT) if item.kind is DecisionKind.NOMINATE else item
             for item in found
         ]
 
-    patch.setattr(ledger_entries, "decisions_of", hasty)
+    patch.setattr(ledger_entries, "decisions_of", seeded)
 
 
 def _nobody_holds_the_room(patch: pytest.MonkeyPatch) -> None:
@@ -45,12 +45,12 @@ def _nobody_holds_the_room(patch: pytest.MonkeyPatch) -> None:
 def _victims_are_told_without_a_decision(patch: pytest.MonkeyPatch) -> None:
     sound = ledger.commit
 
-    def forgetful(*given: Any, **more: Any) -> tuple[Ledger, tuple[Any, ...]]:
+    def seeded(*given: Any, **more: Any) -> tuple[Ledger, tuple[Any, ...]]:
         made, decided = sound(*given, **more)
         kept = tuple(item for item in made.decisions if item.kind is not DecisionKind.EVICT)
         return msgspec.structs.replace(made, decisions=kept), decided
 
-    patch.setattr(ledger, "commit", forgetful)
+    patch.setattr(ledger, "commit", seeded)
 
 
 def _grace_is_cut_short(patch: pytest.MonkeyPatch) -> None:
@@ -75,35 +75,35 @@ def _the_whole_gang_makes_room(patch: pytest.MonkeyPatch) -> None:
     """Every rank of a gang that should shrink is deleted."""
     sound = intent.decide
 
-    def greedy(allocation: Allocation, **more: Any) -> Any:
+    def seeded(allocation: Allocation, **more: Any) -> Any:
         found = sound(allocation, **more)
         return DeleteRanks(tuple(range(4))) if isinstance(found, DeleteRanks) else found
 
-    patch.setattr(worker, "decide", greedy)
+    patch.setattr(worker, "decide", seeded)
 
 
 def _added_ranks_are_bound_unnamed(patch: pytest.MonkeyPatch) -> None:
     """The pods of added ranks are bound before the growth lists them."""
     sound = status.commit_added
 
-    async def hasty(kube: Any, allocation: Allocation, uids: Any) -> Allocation:
+    async def seeded(kube: Any, allocation: Allocation, uids: Any) -> Allocation:
         for member, uid in zip(unreleased(allocation), uids, strict=True):
             name = manifest.pod_name(allocation, member.rank)
             await kube.bind(allocation.metadata.namespace, name, uid, member.placement.node)
         return await sound(kube, allocation, uids)
 
-    patch.setattr(status, "commit_added", hasty)
+    patch.setattr(status, "commit_added", seeded)
 
 
 def _a_growth_is_written_without_a_decision(patch: pytest.MonkeyPatch) -> None:
     sound = ledger.commit
 
-    def forgetful(*given: Any, **more: Any) -> tuple[Ledger, tuple[Any, ...]]:
+    def seeded(*given: Any, **more: Any) -> tuple[Ledger, tuple[Any, ...]]:
         made, decided = sound(*given, **more)
         kept = tuple(item for item in made.decisions if item.kind is not DecisionKind.GROW)
         return msgspec.structs.replace(made, decisions=kept), decided
 
-    patch.setattr(ledger, "commit", forgetful)
+    patch.setattr(ledger, "commit", seeded)
 
 
 BUGS: tuple[Bug, ...] = (

@@ -18,23 +18,23 @@ from tests.simulation.bugs.bug import Bug
 def _capacity_is_ignored(patch: pytest.MonkeyPatch) -> None:
     commit = ledger.commit
 
-    def crowded(stored: Any, placed: Any, **how: Any) -> Any:
+    def seeded(stored: Any, placed: Any, **how: Any) -> Any:
         crowd = [msgspec.structs.replace(item, placements=dict.fromkeys(item.placements, "n0")) for item in placed]
         return commit(stored, crowd, **how)
 
-    patch.setattr(ledger, "commit", crowded)
+    patch.setattr(ledger, "commit", seeded)
 
 
 def _first_epoch_is_joined(patch: pytest.MonkeyPatch) -> None:
     """A reader of an empty feed treats its first entry as the one after its LIST."""
     take = FeedReader._take  # pyright: ignore[reportPrivateUsage]
 
-    def trusting(self: Any, page: Any) -> Any:
+    def seeded(self: Any, page: Any) -> Any:
         if self._epoch == 0 and page and page[0][1].number == 1:
             self._epoch = page[0][1].epoch
         return take(self, page)
 
-    patch.setattr(FeedReader, "_take", trusting)
+    patch.setattr(FeedReader, "_take", seeded)
 
 
 def _a_broken_feed_is_joined_again(patch: pytest.MonkeyPatch) -> None:

@@ -18,11 +18,11 @@ from tests.simulation.bugs.bug import Bug
 def _entries_depend_on_the_teller(patch: pytest.MonkeyPatch) -> None:
     event_of = transitions.event_of
 
-    def embroidered(allocation: Any, entry: Any, *, truncated: str | None = None) -> Any:
+    def seeded(allocation: Any, entry: Any, *, truncated: str | None = None) -> Any:
         told = event_of(allocation, entry, truncated=truncated)
         return msgspec.structs.replace(told, data={**told.data, "version": allocation.metadata.resource_version})
 
-    patch.setattr(transitions, "event_of", embroidered)
+    patch.setattr(transitions, "event_of", seeded)
 
 
 def _whatever_is_told_is_appended(patch: pytest.MonkeyPatch) -> None:
@@ -47,13 +47,13 @@ def _whatever_is_told_is_appended(patch: pytest.MonkeyPatch) -> None:
 def _holes_are_not_marked(patch: pytest.MonkeyPatch) -> None:
     missing = relay.missing_entries
 
-    def smooth(*given: Any) -> list[StreamEntry]:
+    def seeded(*given: Any) -> list[StreamEntry]:
         found = missing(*given)
         return [
             msgspec.structs.replace(item, event=msgspec.structs.replace(item.event, truncated=None)) for item in found
         ]
 
-    patch.setattr(relay, "missing_entries", smooth)
+    patch.setattr(relay, "missing_entries", seeded)
 
 
 def _streams_are_trimmed_by_length(patch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def _consumers_go_with_what_they_hold(patch: pytest.MonkeyPatch) -> None:
     """A consumer that starts deletes the pending entries of all others."""
     claim = MemoryWorkQueue.claim_abandoned
 
-    async def tidy(self: Any, **how: Any) -> Any:
+    async def seeded(self: Any, **how: Any) -> Any:
         for key in keys.WORK_KEYS:
             stream = self._server.stream(key)
             for group in stream.groups.values() if stream is not None else ():
@@ -96,7 +96,7 @@ def _consumers_go_with_what_they_hold(patch: pytest.MonkeyPatch) -> None:
                     del group.pending[entry_id]
         return await claim(self, **how)
 
-    patch.setattr(MemoryWorkQueue, "claim_abandoned", tidy)
+    patch.setattr(MemoryWorkQueue, "claim_abandoned", seeded)
 
 
 def _nothing_abandoned_is_claimed(patch: pytest.MonkeyPatch) -> None:

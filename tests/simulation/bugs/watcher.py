@@ -55,10 +55,10 @@ def _next_attempt_beside_the_last(patch: pytest.MonkeyPatch) -> None:
 def _absence_is_evidence(patch: pytest.MonkeyPatch) -> None:
     judged = gang._with_end  # pyright: ignore[reportPrivateUsage]
 
-    def sure(rank: Any, *, nodes_gone: Any, consistent: bool) -> Any:
+    def seeded(rank: Any, *, nodes_gone: Any, consistent: bool) -> Any:
         return judged(rank, nodes_gone=nodes_gone, consistent=True)
 
-    patch.setattr(gang, "_with_end", sure)
+    patch.setattr(gang, "_with_end", seeded)
 
 
 def _nodes_unseen_are_gone(patch: pytest.MonkeyPatch) -> None:
@@ -109,39 +109,39 @@ def _a_lost_node_is_the_users_fault(patch: pytest.MonkeyPatch) -> None:
 def _finalizer_before_exit(patch: pytest.MonkeyPatch) -> None:
     write = Reconciler._write  # pyright: ignore[reportPrivateUsage]
 
-    async def careless(self: Any, before: Allocation, reduction: Any, pods: Any) -> bool:
+    async def seeded(self: Any, before: Allocation, reduction: Any, pods: Any) -> bool:
         for pod in reduction.drop_pod_finalizers:
             await self._drop(pod)
         return await write(self, before, reduction, pods)
 
-    patch.setattr(Reconciler, "_write", careless)
+    patch.setattr(Reconciler, "_write", seeded)
 
 
 def _finalizer_with_any_exit(patch: pytest.MonkeyPatch) -> None:
     """The finalizer of an ended pod is removed, whether or not its end is recorded."""
     sound = reduce.reduce
 
-    def hasty(allocation: Allocation, pods: Iterable[Pod], **how: Any) -> Any:
+    def seeded(allocation: Allocation, pods: Iterable[Pod], **how: Any) -> Any:
         found = tuple(pods)
         made = sound(allocation, found, **how)
         over = tuple(pod for pod in found if pod.status.phase in ("Succeeded", "Failed"))
         return msgspec.structs.replace(made, changed=False, drop_pod_finalizers=over) if over else made
 
-    patch.setattr(reconcile, "reduce", hasty)
+    patch.setattr(reconcile, "reduce", seeded)
 
 
 def _everything_is_news(patch: pytest.MonkeyPatch) -> None:
     """Every reconciliation writes a status."""
     details = reduce._with_details  # pyright: ignore[reportPrivateUsage]
 
-    def chatty(view: Any, moved: Any) -> Any:
+    def seeded(view: Any, moved: Any) -> Any:
         said = details(view, moved)
         after = msgspec.structs.replace(said.allocation.status, message=f"seen at {int(view.now)}")
         return msgspec.structs.replace(
             said, allocation=transitions.with_status(said.allocation, after), at=view.now + 1.0
         )
 
-    patch.setattr(reduce, "_with_details", chatty)
+    patch.setattr(reduce, "_with_details", seeded)
 
 
 def _status_over_whatever_is_there(patch: pytest.MonkeyPatch) -> None:
@@ -182,14 +182,14 @@ def _the_end_is_rewritten(patch: pytest.MonkeyPatch) -> None:
 def _phases_are_skipped(patch: pytest.MonkeyPatch) -> None:
     progressed = reduce._progressed  # pyright: ignore[reportPrivateUsage]
 
-    def hasty(view: Any, allocation: Allocation) -> Allocation:
+    def seeded(view: Any, allocation: Allocation) -> Allocation:
         after = progressed(view, allocation)
         if allocation.status.phase is Phase.ASSIGNED and after.status.phase is not Phase.ASSIGNED:
             kept = [item for item in after.status.transitions if item.phase is not Phase.PULLING]
             return transitions.with_status(after, msgspec.structs.replace(after.status, transitions=kept))
         return after
 
-    patch.setattr(reduce, "_progressed", hasty)
+    patch.setattr(reduce, "_progressed", seeded)
 
 
 def _hints_are_sent_by_nobody(patch: pytest.MonkeyPatch) -> None:
@@ -220,7 +220,7 @@ def _a_failed_read_is_an_empty_one(patch: pytest.MonkeyPatch) -> None:
     owners, so that it has to read them."""
     make = Sweeper.__init__
 
-    class Hopeful:
+    class ErrorsAsAbsence:
         def __init__(self, kube: Any) -> None:
             self._kube = kube
 
@@ -239,11 +239,11 @@ def _a_failed_read_is_an_empty_one(patch: pytest.MonkeyPatch) -> None:
             except TransientError:
                 return Listed[Any](items=[], resource_version="0")
 
-    def hopeful(self: Any, kube: Any, world: Informers, clock: Any) -> None:
-        trusting: Any = Hopeful(kube)
-        make(self, trusting, Informers(pods=world.pods), clock)
+    def seeded(self: Any, kube: Any, world: Informers, clock: Any) -> None:
+        seeded: Any = ErrorsAsAbsence(kube)
+        make(self, seeded, Informers(pods=world.pods), clock)
 
-    patch.setattr(Sweeper, "__init__", hopeful)
+    patch.setattr(Sweeper, "__init__", seeded)
 
 
 def _a_sweep_on_a_cached_view(patch: pytest.MonkeyPatch) -> None:
@@ -288,7 +288,7 @@ def _an_expired_watch_is_opened_again(patch: pytest.MonkeyPatch) -> None:
     """The watch is opened again at its expired version."""
     watch: Any = Reflector._watch  # pyright: ignore
 
-    async def stubborn(self: Any) -> int:
+    async def seeded(self: Any) -> int:
         try:
             return await watch(self)
         except ExpiredError as error:
@@ -298,7 +298,7 @@ def _an_expired_watch_is_opened_again(patch: pytest.MonkeyPatch) -> None:
     async def deaf(self: Any) -> int:
         if getattr(self, "_deaf", False):
             raise UnavailableError("too old resource version")
-        return await stubborn(self)
+        return await seeded(self)
 
     patch.setattr(Reflector, "_watch", deaf)
 
@@ -311,17 +311,17 @@ def _a_broken_watch_is_the_end(patch: pytest.MonkeyPatch) -> None:
     async def final(self: Any, cause: str) -> None:
         await asyncio.get_running_loop().create_future()
 
-    class Over(Exception):
+    class WatchEnded(Exception):
         pass
 
     def ended(self: Any, cause: str) -> None:
         restarted(self, cause)
-        raise Over
+        raise WatchEnded
 
     async def once(self: Any) -> None:
         try:
             await run(self)
-        except Over:
+        except WatchEnded:
             await final(self, "")
 
     patch.setattr(Reflector, "_restarted", ended)

@@ -48,7 +48,7 @@ def test_a_result_comes_back_as_the_rank_made_it(tmp_path: Path) -> None:
     assert {rank: (kind, pickle.loads(data)) for rank, (kind, data) in told.items()} == {0: ("result", 42)}
 
 
-def test_what_no_rank_has_signed_is_not_read(tmp_path: Path) -> None:
+def test_an_unsigned_result_is_not_read(tmp_path: Path) -> None:
     """A result with another key, of another rank, of another kind, or changed, is treated as text and not decoded; only
     signed results are used."""
     own = ran(tmp_path)
@@ -71,7 +71,7 @@ def test_pieces_of_any_form_are_no_result(piece: str) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1, -1])
-async def test_a_forged_line_settles_no_call(rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_forged_line_completes_no_call(rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A forged line, of this rank or of one that the call does not have, does not end the wait for the call's own
     result."""
     monkeypatch.setattr(executor, "LOOK_S", 0.01)

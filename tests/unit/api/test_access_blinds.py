@@ -28,7 +28,7 @@ def drawn(value: object, *hidden: str) -> object:
         ("nothing of anybody", "nothing of anybody"),
     ],
 )
-def test_names_of_hidden_work_go(words: str, read: str) -> None:
+def test_names_of_hidden_work_are_redacted(words: str, read: str) -> None:
     """Only whole names are hidden: a workspace whose name begins or ends alike is another."""
     assert drawn({"message": words}, "red") == {"message": read}
     assert some_blinds("red").sentence(words) == read
@@ -45,14 +45,14 @@ def test_only_our_own_words_are_touched() -> None:
     }
 
 
-def test_who_sees_everything_reads_everything() -> None:
+def test_a_caller_with_full_access_reads_unredacted_text() -> None:
     """An answer from which nothing is hidden is not changed, not even decoded."""
     raw = b'{"message":  "red/a"}'
     assert some_blinds()(raw) is raw
     assert some_blinds("blue")(raw) is raw
 
 
-def test_who_is_made_room_for_may_be_gone_with_its_workspace() -> None:
+def test_the_preemptor_may_be_gone_with_its_workspace() -> None:
     """A text in `by` is always a name of work, so no list of workspaces is needed; the groups of a sum are something
     else."""
     assert drawn({"by": "gone/a"}) == {"by": SOMEBODY}

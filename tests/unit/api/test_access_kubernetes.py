@@ -103,7 +103,7 @@ async def test_a_job_changes_its_members_only_for_who_may_change_those(teams: Te
     assert (await teams.world.stored(waits["name"], "team-red")).spec.queue == "other"
 
 
-async def test_who_may_look_nowhere_sees_nothing_of_the_cluster(teams: Teams) -> None:
+async def test_a_caller_without_any_role_sees_nothing_of_the_cluster(teams: Teams) -> None:
     """An account that the cluster knows has no rights by that, because every pod has an account."""
     headers = await teams.account("nobody")
     for path in ("/queues", "/nodes", "/pools", "/queue-stats"):
@@ -129,7 +129,7 @@ async def test_a_token_must_be_for_us(teams: Teams) -> None:
     assert (await teams.call("GET", "/me", good)).status_code == 200
 
 
-async def test_a_role_that_is_taken_away_counts_no_more(teams: Teams, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_removed_role_has_no_effect(teams: Teams, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rights end after the few seconds for which an answer is cached."""
     headers = await teams.account("ada")
     await teams.grant("ada", "red-edit", EDITOR, where="team-red")
@@ -187,7 +187,7 @@ async def test_a_burst_of_requests_asks_few_questions(teams: Teams) -> None:
     assert asked == []
 
 
-async def test_too_many_questions_are_refused_not_answered(teams: Teams, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_access_reviews_are_refused(teams: Teams, monkeypatch: pytest.MonkeyPatch) -> None:
     """A flood of tokens causes no more reviews than the limit; the other callers get 429 and try again."""
     headers = await teams.account("ada")
     monkeypatch.setattr(kubernetes_auth, "WAITING_MAX", 0)

@@ -158,7 +158,7 @@ async def test_a_role_opens_what_it_includes(teams: Teams, row: Endpoint, role: 
 
 @pytest.mark.matrix(most=20)
 @pytest.mark.parametrize("row", cases(), ids=lambda row: f"{row.method} {row.path}")
-async def test_what_is_elsewhere_looks_like_what_is_nowhere(teams: Teams, row: Endpoint) -> None:
+async def test_resources_of_other_workspaces_look_like_missing_ones(teams: Teams, row: Endpoint) -> None:
     """The admin of one workspace gets the same answer, to the letter, about another workspace and about one that does
     not exist; no answer contains anything of the other workspace."""
     headers = await teams.token("eve", {"team-blue": "admin"})
@@ -200,7 +200,7 @@ async def test_no_answer_names_the_work_of_others(teams: Teams) -> None:
         assert "work of another workspace is before it" in told.text
 
 
-async def test_a_guess_does_not_tell_which_workspaces_there_are(teams: Teams) -> None:
+async def test_guessing_does_not_reveal_which_workspaces_exist(teams: Teams) -> None:
     """A refusal of a batch repeats the text of the request unchanged, whether it names a workspace or none."""
     headers = await teams.token("eve", {"team-blue": "editor"})
     said: dict[str, list[str]] = {"team-red": [], "team-nil": []}

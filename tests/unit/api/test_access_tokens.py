@@ -65,7 +65,7 @@ async def test_a_template_cannot_move_launches_to_another_workspace(teams: Teams
     assert await teams.world.names() == [CANARY["blue"], CANARY["red"]]
 
 
-async def test_lists_hold_what_one_may_see(teams: Teams) -> None:
+async def test_lists_contain_only_visible_items(teams: Teams) -> None:
     """Page by page, sorted or not, lists contain only visible work; page tokens and counts tell nothing of the rest."""
     headers = await teams.token("ada", {"team-red": "viewer", "default": "viewer"})
     for number in range(3):
@@ -87,7 +87,7 @@ async def test_lists_hold_what_one_may_see(teams: Teams) -> None:
         assert (answer.status_code, answer.json()["errors"]) == (422, [{"pointer": "", "detail": detail}])
 
 
-async def test_an_editor_may_force_the_end_and_not_forget(teams: Teams) -> None:
+async def test_an_editor_may_force_a_kill_but_not_give_up_nodes(teams: Teams) -> None:
     """A forced kill gives up ranks on silent nodes, too: no next attempt can run beside them."""
     headers = await teams.token("ada", EDIT)
     found = await teams.world.stored(CANARY["red"], namespace="team-red")
@@ -99,7 +99,7 @@ async def test_an_editor_may_force_the_end_and_not_forget(teams: Teams) -> None:
     assert killed.spec.desired == "Stopped"
 
 
-async def test_a_right_for_what_is_gone_tells_of_no_other(teams: Teams) -> None:
+async def test_a_right_on_a_deleted_object_reveals_no_other(teams: Teams) -> None:
     """A workspace that a token names and that does not exist is answered like any other missing workspace."""
     headers = await teams.token("ada", {"team-gone": "admin"})
     for workspace in ("team-gone", "team-red", "team-none"):
@@ -195,7 +195,7 @@ async def _take_away(teams: Teams, headers: dict[str, str]) -> None:
     await teams.look()
 
 
-async def test_files_that_are_no_records_count_for_nothing(teams: Teams, tmp_path: Path) -> None:
+async def test_files_without_a_token_record_are_ignored(teams: Teams, tmp_path: Path) -> None:
     """A file that is no record does not affect other records. While the folder cannot be read, all calls get 503."""
     headers = await teams.token("ada", VIEW)
     (tmp_path / ("0" * 16 + ".json")).write_text("{", encoding="utf-8")
@@ -249,7 +249,7 @@ def logged() -> Generator[io.StringIO]:
         root.setLevel(level)
 
 
-async def test_a_stranger_does_not_fill_the_log(teams: Teams) -> None:
+async def test_unauthenticated_calls_do_not_flood_the_log(teams: Teams) -> None:
     """Anonymous requests get few lines in the log and in the audit, for reads, changes and public pages; the number of
     lines that were not written is logged. Lines about users go on."""
     headers = await teams.token("ada", EDIT)
@@ -332,7 +332,7 @@ async def test_every_change_is_in_the_audit_log(teams: Teams) -> None:
     assert headers["Authorization"].removeprefix("Bearer ") not in stream.getvalue()
 
 
-async def test_the_proxy_asks_too(teams: Teams) -> None:
+async def test_the_proxy_checks_access_too(teams: Teams) -> None:
     """A viewer may not use the page of a workload, which could do anything; for other workspaces there is no page."""
     path = f"/proxy/{teams.ids['red']}/"
     for roles, status in ((VIEW, 403), ({"team-blue": "admin"}, 404)):
@@ -352,7 +352,7 @@ async def test_the_proxy_asks_too(teams: Teams) -> None:
         (EDIT, "http://localhost", 503),
     ],
 )
-async def test_a_websocket_is_asked_at_its_handshake(
+async def test_access_of_a_websocket_is_checked_at_its_handshake(
     teams: Teams, roles: dict[str, str] | None, origin: str, status: int
 ) -> None:
     """The handshake checks the caller and the page that it comes from, before anything is opened."""
@@ -399,7 +399,7 @@ def test_a_mode_needs_what_it_works_with() -> None:
     Settings(auth="token", token_dir="/x", listen="0.0.0.0:8080")
 
 
-async def test_numbers_are_for_the_operator(tmp_path: Path) -> None:
+async def test_metrics_need_the_operator_token(tmp_path: Path) -> None:
     """With authentication, metrics that have an address of their own are served at no other."""
     async with teams_world("token", tmp_path, health_listen="127.0.0.1:0") as teams:
         assert (await teams.world.http.get("/metrics")).status_code == 404

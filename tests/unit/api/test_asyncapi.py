@@ -41,15 +41,15 @@ def events() -> list[AllocationEvent]:
     over = story.recorded(Event.TERMINATED, at_s=8, data={"result": "Succeeded", **USED})
     found: dict[str, AllocationEvent] = {}
     for each in (again.it, over.it):
-        found |= {event.type.value: event for event in told(each)}
+        found |= {event.type.value: event for event in published_events(each)}
     for new in (each for each in Event if each.value not in found):
         stages = (an_allocation(), an_allocation().assigned(), an_allocation().assigned().running())
         stage = next(each for each in stages if is_legal(each.it.status.phase, new))
-        found[new.value] = told(stage.recorded(new, at_s=9).it)[-1]
+        found[new.value] = published_events(stage.recorded(new, at_s=9).it)[-1]
     return list(found.values())
 
 
-def told(allocation: Allocation) -> list[AllocationEvent]:
+def published_events(allocation: Allocation) -> list[AllocationEvent]:
     return [event_of(allocation, entry) for entry in ring_of(allocation)]
 
 

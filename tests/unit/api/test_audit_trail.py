@@ -87,7 +87,7 @@ async def test_events_come_in_batches_and_in_order(reader: AuditReader, clock: F
     assert len({each["id"] for each in reader.got}) == BATCH_MAX + 50
 
 
-async def test_a_reader_that_is_away_gets_the_same_batch_again(reader: AuditReader, clock: FakeClock) -> None:
+async def test_an_unavailable_receiver_gets_the_same_batch_again(reader: AuditReader, clock: FakeClock) -> None:
     """The id is the same, so that the reader can drop a batch that it has."""
     trail = a_trail(reader, clock)
     reader.is_away = True
@@ -118,7 +118,7 @@ async def test_a_full_backlog_is_told_to_the_reader(reader: AuditReader, clock: 
     assert lost["since"] <= lost["until"]
 
 
-async def test_losses_are_told_also_when_nothing_follows(reader: AuditReader, clock: FakeClock) -> None:
+async def test_lost_events_are_reported_even_if_no_event_follows(reader: AuditReader, clock: FakeClock) -> None:
     """The reader is told as soon as the backlog is empty."""
     trail = a_trail(reader, clock, backlog_max=100)
     for number in range(101):
@@ -264,7 +264,9 @@ def test_events_go_to_one_reader(tmp_path: Path) -> None:
     assert isinstance(audit_destination(Settings(audit_webhook_dir="/c"), SystemClock()), AuditWebhook)
 
 
-async def test_what_the_log_says_is_what_the_reader_gets(reader: AuditReader, clock: FakeClock, tmp_path: Path) -> None:
+async def test_the_log_and_the_receiver_get_the_same_event(
+    reader: AuditReader, clock: FakeClock, tmp_path: Path
+) -> None:
     """The reader gets changes, also refused ones, with the id of the request; it gets no reads and no tokens."""
     async with teams_world("token", tmp_path) as teams:
         await changes(teams, a_trail(reader, clock), reader)

@@ -273,7 +273,9 @@ async def teams(tmp_path: Path) -> AsyncGenerator[Teams]:
         yield world
 
 
-async def test_each_is_authorised_as_one_is(teams: Teams, caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_item_of_a_batch_is_authorised_like_a_single_call(
+    teams: Teams, caplog: pytest.LogCaptureFixture
+) -> None:
     """Work that the caller may see and not change is forbidden, work that it may not see is not found. The rest is
     done, and each has a line in the audit log."""
     headers = await teams.token("ada", {"team-red": "editor"})
@@ -300,7 +302,7 @@ async def test_each_is_authorised_as_one_is(teams: Teams, caplog: pytest.LogCapt
     assert {item["workspace"] for item in seen["items"]} == {"team-red"}
 
 
-async def test_so_many_at_once_and_no_more() -> None:
+async def test_a_batch_has_bounded_concurrency() -> None:
     """One batch has LANES calls under way, all together LANES_OF_ALL; each outcome is at its place."""
     lanes = BatchLimits(SystemClock(), request_s=30)
     under_way = most = 0
@@ -342,7 +344,7 @@ async def test_one_batch_of_a_user_at_a_time() -> None:
         pass
 
 
-async def test_what_is_not_reached_in_time_is_not_touched() -> None:
+async def test_items_after_the_deadline_are_not_changed() -> None:
     """A call that has begun is finished; the outcome of the others is BatchDeadlineError."""
     lanes = BatchLimits(SystemClock(), request_s=0.1)
     touched: list[int] = []
@@ -359,7 +361,7 @@ async def test_what_is_not_reached_in_time_is_not_touched() -> None:
     assert all(isinstance(each, BatchDeadlineError) for each in found[1:])
 
 
-async def test_a_fault_of_ours_is_no_outcome() -> None:
+async def test_an_internal_error_is_no_item_result() -> None:
     """The error is raised as it is, so that the process learns of it."""
     lanes = BatchLimits(SystemClock(), request_s=30)
 

@@ -232,7 +232,7 @@ async def test_workloads_open_while_redis_is_away(teams: Teams) -> None:
     assert [(await entered(http, id_, code)).status_code for _ in range(2)] == [303, 401]
 
 
-async def test_a_logout_outlives_what_redis_forgets(teams: Teams) -> None:
+async def test_a_logout_survives_a_loss_of_redis(teams: Teams) -> None:
     """A replica that knows of it writes it again, so that a replica that starts later knows it too."""
     _, cookie = await an_editor(teams)
     assert (await teams.world.http.post("/logout", headers={**cookie, **OWN})).status_code == 303
@@ -388,7 +388,7 @@ async def test_a_folder_without_a_usable_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["", "x", "gAAAAA", "{0}x", "{1}", "é", "a" * 10_000])
-def test_what_we_have_not_sealed_opens_nothing(change: str) -> None:
+def test_a_cookie_that_we_did_not_seal_is_refused(change: str) -> None:
     """An empty value, noise, a value with a change or an addition, and another thing that we sealed give None and no
     error."""
     keys = SealKeys(None, FakeClock())
@@ -412,7 +412,7 @@ def test_long_tokens() -> None:
         sessions.begin(random.token_hex(2_500))
 
 
-async def test_marks_are_bounded_by_their_time() -> None:
+async def test_logout_marks_expire() -> None:
     """A logout is forgotten at the end of its login, which then opens nothing by itself."""
     clock = FakeClock()
     sessions, ended = some_sessions(clock)

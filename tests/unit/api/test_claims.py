@@ -82,7 +82,7 @@ async def test_with_a_name_and_without_at_once_are_one_launch(world: ApiWorld) -
 
 
 @pytest.mark.parametrize("first", [{}, {"name": "llm"}], ids=["unnamed-first", "named-first"])
-async def test_who_comes_second_is_refused_and_who_comes_again_is_not(world: ApiWorld, first: dict[str, str]) -> None:
+async def test_a_second_caller_is_refused_and_a_repeated_call_is_not(world: ApiWorld, first: dict[str, str]) -> None:
     """The second launch is refused whichever of the two had a name; a repeated first launch gets its allocation."""
     second = {} if first else {"name": "llm"}
     made = await world.post("/allocations", {**COMMAND, **first}, **_key())
@@ -104,7 +104,7 @@ async def test_replicas_agree_on_one_name(replicas: Replicas) -> None:
     assert [await replicas.settle(replica, name) for replica in (0, 1)] == [True, True]
 
 
-async def test_a_claim_whose_answer_was_lost_is_ones_own(replicas: Replicas) -> None:
+async def test_a_claim_whose_answer_was_lost_is_recognised(replicas: Replicas) -> None:
     """The repeated create finds the claim, with its own name."""
     lost: list[Verb] = []
 
@@ -135,14 +135,14 @@ async def test_a_claim_stands_as_long_as_its_allocation(replicas: Replicas) -> N
 
 
 @pytest.mark.parametrize("name", ["other", "llm", KEY])
-async def test_a_claim_that_nothing_came_of_is_over(replicas: Replicas, name: str) -> None:
+async def test_a_claim_without_a_launch_expires(replicas: Replicas, name: str) -> None:
     """The launch was refused, or its allocation is long gone: the key may be used again, with any name."""
     await replicas.settle(0, "llm")
     replicas.clock.advance(STANDS_S + 1)
     assert await replicas.settle(1, name)
 
 
-async def test_of_those_who_find_a_claim_over_one_takes_it(replicas: Replicas) -> None:
+async def test_of_several_callers_one_takes_over_an_expired_claim(replicas: Replicas) -> None:
     """The others are asked to try again, and are refused then."""
     await replicas.settle(0, "llm")
     replicas.clock.advance(STANDS_S + 1)
@@ -167,7 +167,9 @@ def _counted(kube: CoreKube) -> list[Verb]:
 
 
 @pytest.mark.parametrize(("name", "cost"), [(KEY, [Verb.GET]), ("llm", [Verb.CREATE, Verb.GET])])
-async def test_what_a_key_costs_does_not_grow(replicas: Replicas, name: str, cost: list[Verb]) -> None:
+async def test_the_cost_of_a_key_does_not_grow_with_the_number_of_keys(
+    replicas: Replicas, name: str, cost: list[Verb]
+) -> None:
     """A key costs one read without a name, a create and a read with a name, and never a LIST."""
     calls = _counted(replicas.kubes[0])
     assert await replicas.settle(0, name)

@@ -38,7 +38,7 @@ async def test_with_redis(redis_world: ApiWorld) -> None:
     assert told["redisError"]
 
 
-async def test_the_tasks_door() -> None:
+async def test_the_condition_tells_whether_the_tasks_port_answers() -> None:
     """The condition tells whether a server answers at the address that ranks call; null when the port is not known."""
     server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]

@@ -145,7 +145,7 @@ async def test_a_known_one_is_not_read(world: ApiWorld) -> None:
     assert (await put(world, b"", f"?id={id_}")).status_code == 200
 
 
-async def test_a_broken_upload_is_taken_up(world: ApiWorld) -> None:
+async def test_an_interrupted_upload_is_resumed(world: ApiWorld) -> None:
     """If the API server goes away midway, there is 503 and no context; the next upload writes what is missing."""
     failing = 3
 
@@ -169,7 +169,7 @@ async def test_a_broken_upload_is_taken_up(world: ApiWorld) -> None:
     assert (await world.get(f"/contexts/{id_}")).status_code == 200
 
 
-async def test_a_piece_of_another_index_gives_way(world: ApiWorld) -> None:
+async def test_a_piece_of_another_index_is_replaced(world: ApiWorld) -> None:
     """The index was deleted and its pieces still exist: they are replaced, not trusted."""
     id_ = (await put(world, SMALL)).json()["id"]
     await world.kube.delete(CONFIG_MAPS, archive.index_name(id_), namespace="default")

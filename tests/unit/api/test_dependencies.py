@@ -106,7 +106,7 @@ async def test_it_cannot_wait_for_itself(world: ApiWorld) -> None:
     assert answer.json()["errors"][0]["detail"].startswith("workspace default has no allocation own; ")
 
 
-async def test_nobody_waits_for_what_is_in_another_workspace(world: ApiWorld) -> None:
+async def test_a_dependency_in_another_workspace_is_refused(world: ApiWorld) -> None:
     """The caller may have no right to know how that work ends."""
     labels = {LABEL_WORKSPACE: "true"}
     await world.kube.create(NAMESPACES, {"metadata": {"name": "other", "labels": labels}})

@@ -59,7 +59,7 @@ class Reader:
         await asyncio.wait({self.task})
 
 
-class Refusing(CoreKube):
+class RefusingKube(CoreKube):
     """A client that the API server refuses until it `knows_roles`."""
 
     knows_roles = False
@@ -159,7 +159,7 @@ async def test_a_reader_outlasts_an_api_server_that_does_not_know_the_roles_yet(
     """An API server that has just started refuses everybody for a moment: the events go on when it accepts us again."""
     world.server.absent = True
     answer = await world.launch()
-    kube = Refusing(world.core, random=SeededRandom(1), logs=world.pod_logs, accounts=world.accounts)
+    kube = RefusingKube(world.core, random=SeededRandom(1), logs=world.pod_logs, accounts=world.accounts)
     feed = EventFeed(world.streams.events, Lookup(kube), world.clock)
     seqs: list[int] = []
 

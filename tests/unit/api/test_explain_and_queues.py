@@ -68,7 +68,7 @@ MAY_SAY_NEVER = (Gate.NO_FIT, Gate.TOPOLOGY_TOO_SMALL, Gate.WAITING_FOR_EXTENDER
 """Gates of both kinds: work that waits, and work that no wait helps."""
 
 
-def told(gate: Gate, message: str) -> ExplainView:
+def explained(gate: Gate, message: str) -> ExplainView:
     """The explanation of an allocation with this gate and message of the scheduler."""
     allocation = pending("a")
     condition = {"type": "Admitted", "status": "False", "reason": gate.value, "message": message}
@@ -79,30 +79,30 @@ def told(gate: Gate, message: str) -> ExplainView:
 @pytest.mark.parametrize("gate", GATES)
 def test_every_gate_says_what_would_help(gate: Gate) -> None:
     """Every code has a next step."""
-    view = told(gate, "so")
+    view = explained(gate, "so")
     assert (view.code, view.message) == (gate.value, "so")
     assert len(view.change) == 1
     assert view.change[0].detail
 
 
 @pytest.mark.parametrize("gate", MAY_SAY_NEVER)
-def test_what_can_never_start_is_not_told_to_wait(gate: Gate) -> None:
+def test_work_that_can_never_start_is_not_told_to_wait(gate: Gate) -> None:
     """`can never start` never stands beside `wait for other allocations to end`."""
-    (help_,) = told(gate, f"{NEVER} with the pool's current nodes: it is too large").change
+    (help_,) = explained(gate, f"{NEVER} with the pool's current nodes: it is too large").change
     assert help_.kind != "wait"
     assert "wait" not in help_.detail.replace("waiting does not help", "")
 
 
 def test_what_does_not_fit_now_may_wait() -> None:
     """The gate is the same, but here the end of other work helps."""
-    (help_,) = told(Gate.NO_FIT, "0 of 2 nodes fit: 2 lack 1 nvidia.com/gpu free").change
+    (help_,) = explained(Gate.NO_FIT, "0 of 2 nodes fit: 2 lack 1 nvidia.com/gpu free").change
     assert help_.detail.startswith("wait for other allocations to end")
 
 
 @pytest.mark.parametrize("message", ["pool p has no queue q", "nothing starts in queue q: its limit is below 0"])
 def test_a_queue_that_takes_no_work_is_created_or_corrected(message: str) -> None:
     """A queue that exists and is set aside need not be created again."""
-    (help_,) = told(Gate.UNKNOWN_QUEUE, message).change
+    (help_,) = explained(Gate.UNKNOWN_QUEUE, message).change
     assert help_.detail.startswith("create that Queue or correct it as the message says")
 
 
@@ -230,9 +230,7 @@ async def test_a_queue_that_ends_the_work_sooner_is_a_warning(world: ApiWorld) -
         ("Denied", "True", "is stuck", "given to Slipway's account"),
     ],
 )
-async def test_a_launch_that_does_not_come_about_is_explained(
-    world: ApiWorld, reason: str, word: str, said: str, help_: str
-) -> None:
+async def test_a_launch_that_fails_is_explained(world: ApiWorld, reason: str, word: str, said: str, help_: str) -> None:
     """The work has its nodes, but the API server refuses its pods: the explanation has the server's words, and a next
     step."""
     await world.launch(name="llm")

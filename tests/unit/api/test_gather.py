@@ -61,7 +61,7 @@ def forged_gatherings() -> float:
     return telemetry.REGISTRY.get_sample_value("slipway_deliveries_total", labels) or 0.0
 
 
-async def test_data_that_redis_makes_up_reach_no_rank(world: ApiWorld, tmp_path: Path) -> None:
+async def test_forged_data_in_redis_reach_no_rank(world: ApiWorld, tmp_path: Path) -> None:
     """An attacker controls Redis: the forged gathering is removed and counted, the ranks send their data again, and
     meet."""
     macs = some_keys(a_folder(tmp_path), world.clock, purpose=GATHER_PURPOSE)
@@ -90,7 +90,7 @@ async def test_data_that_redis_makes_up_reach_no_rank(world: ApiWorld, tmp_path:
     assert forged_gatherings() >= before + 4
 
 
-class SaysThatAllAreThere(MemoryGatherings):
+class ForgedCompleteGatherings(MemoryGatherings):
     """A forged Redis that reports every gathering as complete, although its hash does not show that."""
 
     async def look(self, key: GatherKey, *, owner: str) -> Gathered:
@@ -106,7 +106,7 @@ async def test_no_rank_meets_fewer_than_it_waits_for(world: ApiWorld, tmp_path: 
     async def still_on() -> None:
         return None
 
-    gather = AllGather(SaysThatAllAreThere(world.server, macs), world.clock, SeededRandom(9), world.stop)
+    gather = AllGather(ForgedCompleteGatherings(world.server, macs), world.clock, SeededRandom(9), world.stop)
     with pytest.raises(PeersMissingError):
         await gather.gather(key, Seat(request_id="a", rank=0), peers=2, wait_s=0.3, still_on=still_on)
     honest = AllGather(MemoryGatherings(world.server, macs), world.clock, SeededRandom(9), world.stop)
@@ -182,7 +182,7 @@ async def test_the_same_id_again_takes_the_place(
     assert other.json()["data"] == (await new).json()["data"] == [2, {"from": "b"}]
 
 
-async def test_whoever_goes_away_takes_the_data_along(world: ApiWorld) -> None:
+async def test_a_rank_that_leaves_removes_its_data(world: ApiWorld) -> None:
     """The data of a client that disconnects are removed: the others go on waiting until it is back."""
     _, path = await a_gang(world)
     gone = asyncio.Event()
@@ -336,7 +336,7 @@ async def test_bad_input(world: ApiWorld, change: Json, pointer: str, says: str)
     assert [(error["pointer"], says in error["detail"]) for error in answer.json()["errors"]] == [(pointer, True)]
 
 
-async def test_more_than_is_kept(world: ApiWorld) -> None:
+async def test_more_data_than_is_stored(world: ApiWorld) -> None:
     """An allocation that exchanges without end gets 429, with what to do."""
     _, path = await a_gang(world)
     kept = keys.gathered(path.split("/")[4])  # pyright: ignore[reportArgumentType]
@@ -346,7 +346,7 @@ async def test_more_than_is_kept(world: ApiWorld) -> None:
     assert "exchange less often" in answer.json()["detail"]
 
 
-async def test_more_than_all_may_bring(world: ApiWorld) -> None:
+async def test_more_data_than_all_ranks_may_send(world: ApiWorld) -> None:
     """The peer whose data no longer fit gets 413."""
     _, path = await a_gang(world)
     data = "x" * 65_000

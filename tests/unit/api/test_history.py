@@ -43,7 +43,7 @@ async def test_one_user_leaves_a_place_for_others(world: ApiWorld) -> None:
     assert (await world.get("/history")).status_code == 200
 
 
-async def test_who_stood_where_at_a_moment(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_placements_at_an_earlier_time(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer has the phase, the attempt and the nodes of that time. Work that had ended or did not exist yet is
     left out."""
     runs, waits = await world.launch(name="runs"), await world.launch(name="waits", queue="other")
@@ -92,7 +92,9 @@ async def test_the_gpus_of_each_node_are_told_where_they_are_known(
     assert (found["same"]["gpus"], found["differ"]["gpus"]) == ({"n1": 8, "n2": 4}, None)
 
 
-async def test_what_the_ring_has_lost_the_stream_remembers(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_events_that_left_the_ring_are_read_from_the_stream(
+    world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The stream has the transitions that the ring has lost; without a stream the phase is Unknown, and not made up."""
     await world.launch(name="old")
     await world.publish(await world.stored("old"))
@@ -110,7 +112,9 @@ async def test_what_the_ring_has_lost_the_stream_remembers(world: ApiWorld, monk
     assert any("Unknown" in each for each in body["lossy"])
 
 
-async def test_what_is_deleted_is_remembered_by_the_firehose(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_events_of_deleted_allocations_are_read_from_the_firehose(
+    world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Deleted work is found as far back as the firehose goes; the answer about an earlier time states that it cannot
     know."""
     await world.launch(name="gone", headers={"x-slipway-user": "ada"})

@@ -32,7 +32,7 @@ def holding(name: str, slots: int = 1, *, namespace: str = "default", at: str = 
     return msgspec.structs.replace(made, status=status)
 
 
-def told(
+def holders_of(
     code: Gate, *live: Allocation, hidden: tuple[str, ...] = (), **spec: object
 ) -> tuple[list[tuple[str, int]], int]:
     """Call `holders`; return [(id without workspace and suffix, slots)], and how many others there are."""
@@ -45,7 +45,7 @@ def test_the_largest_come_first_and_the_rest_is_counted() -> None:
     """Among equals the one that has held longest comes first; work that waits holds nothing."""
     live = [holding(f"h{slots}", slots) for slots in range(1, HOLDERS_MAX + 2)]
     young = holding("young", 6, at=LATER)
-    found, more = told(Gate.NO_FIT, *live, young, waiting())
+    found, more = holders_of(Gate.NO_FIT, *live, young, waiting())
     assert [slots for _, slots in found] == [6, 6, 5, 4, 3]
     assert found[0][0] != found[1][0]
     assert "young" in found[1][0]
@@ -54,21 +54,21 @@ def test_the_largest_come_first_and_the_rest_is_counted() -> None:
 
 def test_what_the_viewer_may_not_see_is_only_counted() -> None:
     """Work that the viewer may not see is counted, even the largest, but takes no place among what is shown."""
-    found, more = told(Gate.NO_FIT, holding("own"), holding("other", 8, namespace="team"), hidden=("team",))
+    found, more = holders_of(Gate.NO_FIT, holding("own"), holding("other", 8, namespace="team"), hidden=("team",))
     assert ([slots for _, slots in found], more) == ([1], 1)
 
 
 def test_it_is_of_the_queue_the_job_or_the_pool_that_is_short() -> None:
     """If the queue itself holds nothing, it is what other work of the pool holds: that was lent."""
     live = [holding("a", 1, queue="q", job="j"), holding("b", 2), holding("c", 4, pool="other")]
-    assert [slots for _, slots in told(Gate.NO_FIT, *live)[0]] == [2, 1]
-    assert [slots for _, slots in told(Gate.WAITING_FOR_QUOTA, *live, queue="q")[0]] == [1]
-    assert [slots for _, slots in told(Gate.WAITING_FOR_QUOTA, *live, queue="empty")[0]] == [2, 1]
-    assert [slots for _, slots in told(Gate.JOB_MAX_SLOTS, *live, job="j")[0]] == [1]
+    assert [slots for _, slots in holders_of(Gate.NO_FIT, *live)[0]] == [2, 1]
+    assert [slots for _, slots in holders_of(Gate.WAITING_FOR_QUOTA, *live, queue="q")[0]] == [1]
+    assert [slots for _, slots in holders_of(Gate.WAITING_FOR_QUOTA, *live, queue="empty")[0]] == [2, 1]
+    assert [slots for _, slots in holders_of(Gate.JOB_MAX_SLOTS, *live, job="j")[0]] == [1]
 
 
 @pytest.mark.parametrize("gate", [Gate.HELD, Gate.INVALID, Gate.EXCEEDS_MAX_QUOTA, Gate.BACKOFF])
-def test_what_does_not_wait_for_others_names_nobody(gate: Gate) -> None:
+def test_an_allocation_that_waits_for_no_other_names_no_holder(gate: Gate) -> None:
     """Work that no end of other work helps does not name any either."""
     assert not waits_for_others(gate, "so")
     assert not waits_for_others(Gate.NO_FIT, f"{NEVER} with the pool's current nodes")

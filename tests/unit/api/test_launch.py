@@ -301,7 +301,7 @@ async def test_without_redis_everything_is_launched(world: ApiWorld) -> None:
     assert await world.names() == [answer["name"]]
 
 
-async def test_the_announcer_keeps_on_after_an_outage(world: ApiWorld) -> None:
+async def test_the_publisher_recovers_after_an_outage(world: ApiWorld) -> None:
     """The launches of the outage are lost to it; later ones are announced."""
     announcer = world.parts.announcer
     world.server.absent = True
@@ -329,7 +329,7 @@ async def test_a_gang_larger_than_the_pool_is_taken_with_a_warning(world: ApiWor
 
 
 @pytest.mark.parametrize("kind", [UnavailableError, ExpiredError, DeniedError])
-async def test_what_only_a_warning_needs_keeps_nothing_from_being_launched(kind: type[ControlPlaneError]) -> None:
+async def test_a_failed_read_for_a_warning_does_not_block_a_launch(kind: type[ControlPlaneError]) -> None:
     """The API server may answer the request for the nodes with any error, from the start of the process on."""
     world = ApiWorld(Settings())
     await world.furnish()

@@ -26,7 +26,7 @@ async def listed(world: ApiWorld, query: str = "") -> set[str]:
 
 
 @pytest.fixture
-async def crowd(world: ApiWorld) -> ApiWorld:
+async def listed_world(world: ApiWorld) -> ApiWorld:
     """Five allocations of different sorts."""
     labels = {"slipway.dev/workspace": "true"}
     await world.kube.create(NAMESPACES, {"metadata": {"name": "other", "labels": labels}})
@@ -61,14 +61,14 @@ async def crowd(world: ApiWorld) -> ApiWorld:
         ("?search=%20%20", {"plain", "labelled", "adas", "elsewhere", "ended"}),
     ],
 )
-async def test_filters(crowd: ApiWorld, query: str, expected: set[str]) -> None:
+async def test_filters(listed_world: ApiWorld, query: str, expected: set[str]) -> None:
     """Each filter works alone and together with others."""
-    assert await listed(crowd, query) == expected
+    assert await listed(listed_world, query) == expected
 
 
 @pytest.mark.parametrize(("query", "status", "code"), [("", 503, "not-now"), ("?continue=old", 410, "page-expired")])
-async def test_a_version_that_has_expired_is_nobodys_conflict(
-    crowd: ApiWorld, query: str, status: int, code: str
+async def test_an_expired_list_version_is_not_reported_as_a_conflict(
+    listed_world: ApiWorld, query: str, status: int, code: str
 ) -> None:
     """A client that gave a page token which is too old begins again; a client without one asks the same again."""
 
@@ -76,8 +76,8 @@ async def test_a_version_that_has_expired_is_nobodys_conflict(
         if verb is Verb.LIST:
             raise ExpiredError("the provided continue parameter is too old")
 
-    crowd.kube.before = expired
-    answer = await crowd.get(f"/allocations{query}")
+    listed_world.kube.before = expired
+    answer = await listed_world.get(f"/allocations{query}")
     assert (answer.status_code, answer.json()["code"]) == (status, code)
     assert ("retry-after" in answer.headers) is (status == 503)
 
@@ -89,19 +89,19 @@ async def test_a_version_that_has_expired_is_nobodys_conflict(
         ("?continue=nonsense", "invalid continue token: continue key is not valid"),
     ],
 )
-async def test_bad_selectors_and_tokens(crowd: ApiWorld, query: str, words: str) -> None:
+async def test_bad_selectors_and_tokens(listed_world: ApiWorld, query: str, words: str) -> None:
     """The refusal of the Kubernetes API server is passed on, with its words; it does not become a 500."""
-    answer = await crowd.get(f"/allocations{query}")
+    answer = await listed_world.get(f"/allocations{query}")
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
     assert answer.json()["detail"].startswith(words)
 
 
-async def test_search_finds_by_a_part_of_the_id(crowd: ApiWorld) -> None:
+async def test_search_finds_by_a_part_of_the_id(listed_world: ApiWorld) -> None:
     """One word may match the id and the next one the user. A search of more than 200 characters is refused."""
-    found = (await crowd.get("/allocations?search=adas")).json()["items"][0]
+    found = (await listed_world.get("/allocations?search=adas")).json()["items"][0]
     tail = found["id"].rpartition("-")[2]
-    assert await listed(crowd, f"?search={tail[:6].upper()}%20{found['user']}") == {"adas"}
-    refused = await crowd.get(f"/allocations?search={'a' * 201}")
+    assert await listed(listed_world, f"?search={tail[:6].upper()}%20{found['user']}") == {"adas"}
+    refused = await listed_world.get(f"/allocations?search={'a' * 201}")
     assert (refused.status_code, "search" in refused.json()["detail"]) == (400, True)
 
 
@@ -131,12 +131,14 @@ async def test_pages_show_everything_once(world: ApiWorld) -> None:
         "&createdAfter=2020-01-01T00:00:00Z", "&endedAfter=2020-01-01T00:00:00Z", "&labelSelector=team",
     ],
 )  # fmt: skip
-async def test_the_number_of_items_that_follow_is_right_or_missing(crowd: ApiWorld, query: str, sort: str) -> None:
+async def test_the_number_of_items_that_follow_is_right_or_missing(
+    listed_world: ApiWorld, query: str, sort: str
+) -> None:
     """The API server's own count is wrong where a filter is applied after it."""
     pages: list[tuple[int, int | None]] = []
     token = ""
     while not pages or token:
-        page = (await crowd.get(f"/allocations?limit=1{query}{sort}&continue={token}")).json()
+        page = (await listed_world.get(f"/allocations?limit=1{query}{sort}&continue={token}")).json()
         token = page["metadata"].get("continue", "")
         pages.append((len(page["items"]), page["metadata"].get("remainingItemCount")))
     for place, (_, told) in enumerate(pages):
@@ -158,13 +160,13 @@ async def test_the_number_of_items_that_follow_is_right_or_missing(crowd: ApiWor
         ("?job=j", set[str]()),
     ],
 )
-async def test_ended_work_is_found_by_its_end(crowd: ApiWorld, query: str, expected: set[str]) -> None:
+async def test_ended_work_is_found_by_its_end(listed_world: ApiWorld, query: str, expected: set[str]) -> None:
     """Ended work is found by its result and by its time; work that has not ended has no time of its end."""
-    await crowd.kube.create(JOBS, {"metadata": {"name": "j", "namespace": "default"}, "spec": {}})
-    found = await crowd.stored("ended")
+    await listed_world.kube.create(JOBS, {"metadata": {"name": "j", "namespace": "default"}, "spec": {}})
+    found = await listed_world.stored("ended")
     status = msgspec.structs.replace(found.status, ended_at="2026-01-02T12:00:00Z", result=Result.CANCELED)
-    await crowd.kube.replace_status(ALLOCATIONS, with_status(found, status))
-    assert await listed(crowd, query) == expected
+    await listed_world.kube.replace_status(ALLOCATIONS, with_status(found, status))
+    assert await listed(listed_world, query) == expected
 
 
 async def test_sorted_pages_show_everything_once_in_order(world: ApiWorld) -> None:
@@ -186,14 +188,14 @@ async def test_sorted_pages_show_everything_once_in_order(world: ApiWorld) -> No
     assert seen == [(2, "a2"), (2, "a5"), (2, "a9"), (1, "a1"), (1, "a4"), (0, "a0"), (0, "a3"), (0, "a6"), (0, "z")]
 
 
-async def test_what_is_empty_comes_last(crowd: ApiWorld) -> None:
+async def test_what_is_empty_comes_last(listed_world: ApiWorld) -> None:
     """Work without an end comes last, in both directions of the sort."""
-    await crowd.kube.create(JOBS, {"metadata": {"name": "j", "namespace": "default"}, "spec": {}})
-    found = await crowd.stored("ended")
+    await listed_world.kube.create(JOBS, {"metadata": {"name": "j", "namespace": "default"}, "spec": {}})
+    found = await listed_world.stored("ended")
     status = msgspec.structs.replace(found.status, ended_at="2026-01-02T12:00:00Z")
-    await crowd.kube.replace_status(ALLOCATIONS, with_status(found, status))
+    await listed_world.kube.replace_status(ALLOCATIONS, with_status(found, status))
     for sort in ("endedAt", "-endedAt"):
-        items = (await crowd.get(f"/allocations?sort={sort}")).json()["items"]
+        items = (await listed_world.get(f"/allocations?sort={sort}")).json()["items"]
         assert (items[0]["name"], len(items)) == ("ended", 5)
 
 

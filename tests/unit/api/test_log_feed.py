@@ -90,7 +90,7 @@ async def test_a_rank_that_lags_loses_no_line_while_redis_is_away(world: ApiWorl
         following.cancel()
 
 
-class Busy(MemoryLogs):
+class BusyLogs(MemoryLogs):
     """A store that does not answer in time, `times` times, after `after` answers."""
 
     def __init__(self, world: ApiWorld, *, times: int, after: int = 0) -> None:
@@ -122,10 +122,10 @@ async def test_a_store_that_is_busy_for_a_moment_still_gives_the_whole_log(world
     running = await world.run(answer["name"])
     world.pod_logs.said[0] = ["2026-01-02T03:04:09Z the last line, on the node"]
     await store_lines(world.streams, AllocationId(answer["id"]), numbered(3))
-    assert await read_all(world, Busy(world, times=2), running) == ["line 0", "line 1", "line 2"]
+    assert await read_all(world, BusyLogs(world, times=2), running) == ["line 0", "line 1", "line 2"]
 
 
-class Interrupted(MemoryLogs):
+class InterruptedLogs(MemoryLogs):
     """A store whose first follower is cut off after its first page."""
 
     is_cut = False
@@ -153,20 +153,20 @@ async def test_following_goes_on_in_a_store_that_was_busy_for_a_moment(world: Ap
     async def emit(page: Sequence[LogLineView]) -> None:
         found.extend(line.text for line in page)
 
-    logs = Interrupted(world.server, NoTally())
+    logs = InterruptedLogs(world.server, NoTally())
     async with asyncio.timeout(15):
         await LogFeed(logs, world.kube, world.parts.lookup, world.clock).follow(ended, LogFilter(), emit)
     assert (logs.is_cut, found) == (True, [line.text for line in lines])
 
 
-async def test_a_store_that_leaves_half_way_is_an_error_and_no_second_beginning(world: ApiWorld) -> None:
+async def test_a_store_that_fails_midway_is_an_error_and_restarts_nothing(world: ApiWorld) -> None:
     """Lines of the pod after those of the store would repeat some, and a reader could not resume after them."""
     answer = await world.launch()
     running = await world.run(answer["name"])
     world.pod_logs.said[0] = ["2026-01-02T03:04:09Z on the node"]
     await store_lines(world.streams, AllocationId(answer["id"]), numbered(LINES_AT_ONCE + 1))
     with pytest.raises(DeadlineError):
-        await read_all(world, Busy(world, times=9, after=1), running)
+        await read_all(world, BusyLogs(world, times=9, after=1), running)
 
 
 async def test_where_neither_store_nor_pod_answers_the_log_is_not_called_empty(world: ApiWorld) -> None:
@@ -237,9 +237,7 @@ async def test_a_log_of_what_has_ended_that_is_not_stored_to_its_end_says_so(
     assert {line.rank for line in found if not line.cursor} <= {1}
 
 
-async def test_who_follows_is_told_which_log_had_no_end_when_following_was_over(
-    world: ApiWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_follower_is_told_which_logs_had_no_end(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """No line came for a while after the end of the allocation, so a mark states that the log may be short."""
     monkeypatch.setattr(log_feed, "END_S", 1.0)
     ended = await a_gang_of_which_one_log_has_no_end(world)
@@ -269,7 +267,7 @@ async def test_of_thousands_of_logs_without_an_end_some_are_named_and_all_counte
     assert found[-1].text.endswith("are lost, or no longer stored; 7 other logs are incomplete too")
 
 
-async def test_who_asks_at_the_end_gets_the_last_lines(world: ApiWorld) -> None:
+async def test_a_request_at_the_end_gets_the_last_lines(world: ApiWorld) -> None:
     """The request comes between the end of the allocation and the end of its stored log: the answer waits for that, but
     not long."""
     await world.launch(name="late")
@@ -370,7 +368,7 @@ async def test_a_tail_is_whole_though_the_store_was_away_while_it_was_read(world
     async def emit(page: Sequence[LogLineView]) -> None:
         found.extend(line.text for line in page)
 
-    feed = LogFeed(Busy(world, times=STORE_TRIES, after=1), world.kube, world.parts.lookup, world.clock)
+    feed = LogFeed(BusyLogs(world, times=STORE_TRIES, after=1), world.kube, world.parts.lookup, world.clock)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         following = group.create_task(feed.follow(running, LogFilter(tail=3), emit))
         await wait_until(lambda: f"line {LINES_AT_ONCE}" in found, "the last line")

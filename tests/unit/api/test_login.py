@@ -236,7 +236,7 @@ async def test_under_tls_a_neighbour_cannot_log_a_user_in(tmp_path: Path) -> Non
         assert kept.json()["user"] == "mallory"
 
 
-async def test_nobody_logs_in_where_nobody_is_asked(world: ApiWorld) -> None:
+async def test_without_authentication_there_is_no_login(world: ApiWorld) -> None:
     """Mode `none` has no login."""
     assert (await world.http.get("/login")).status_code == 404
     assert (await world.http.post("/login", data={"token": "x"}, headers=OWN)).status_code == 404
@@ -295,7 +295,7 @@ async def test_a_workload_has_an_origin_of_its_own(teams: Teams) -> None:
         assert kill.status_code == 404
 
 
-async def test_whoever_may_not_open_it_does_not_get_in(teams: Teams) -> None:
+async def test_a_user_without_access_cannot_open_the_workload(teams: Teams) -> None:
     """A user without the right gets no cookie in the origin of the workload, and no form that leads there."""
     token = await teams.token("bob", {"team-blue": "editor"})
     id_ = teams.ids["red"]

@@ -111,7 +111,7 @@ async def test_a_link_ends_with_its_time() -> None:
     assert links.use(late) == ""
 
 
-async def test_a_look_ahead_does_not_use_it_up(teams: Teams) -> None:
+async def test_a_prefetch_does_not_use_up_the_link(teams: Teams) -> None:
     """HEAD, and what a browser loads before its user asks for it, are refused and the link stays good."""
     url = await a_link(teams)
     parts = urlsplit(url)
@@ -143,7 +143,7 @@ async def test_the_code_of_a_workload_opens_its_origin_only(teams: Teams) -> Non
     assert (good.status_code, good.headers["location"]) == (303, f"/proxy/{canary}/")
 
 
-async def test_a_browser_makes_no_links(teams: Teams) -> None:
+async def test_a_browser_session_cannot_create_login_links(teams: Teams) -> None:
     """A page that has the cookie cannot pass the login on."""
     first = await followed(teams, await a_link(teams))
     headers = {"cookie": first.headers["set-cookie"].partition(";")[0], "host": OWN, "origin": f"http://{OWN}"}

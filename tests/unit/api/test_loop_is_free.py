@@ -92,7 +92,7 @@ def watchdog(world: ApiWorld) -> Generator[Watchdog]:
 
 
 @pytest.mark.parametrize("row", BY_BODY)
-async def test_heavy_bodies(world: ApiWorld, watchdog: Watchdog, row: Endpoint) -> None:
+async def test_large_bodies_do_not_block_the_event_loop(world: ApiWorld, watchdog: Watchdog, row: Endpoint) -> None:
     """Every route accepts or refuses each body, within short steps."""
     id_ = await an_allocation(world)
     path = path_of(row, id=id_, name="default", rank="0")

@@ -16,7 +16,7 @@ LABEL = "slipway.dev/scheduling"
 
 
 @pytest.mark.parametrize(("verb", "word"), [("drain", "draining"), ("disable", "disabled")])
-async def test_a_node_is_taken_out_and_back(world: ApiWorld, verb: str, word: str) -> None:
+async def test_a_node_is_disabled_and_enabled(world: ApiWorld, verb: str, word: str) -> None:
     """The wish is a label of the node itself; enabling removes the label, and may be repeated."""
     answer = await world.post(f"/nodes/n1/{verb}")
     assert answer.status_code == 200

@@ -139,7 +139,7 @@ async def test_what_may_not_change_is_refused(world: ApiWorld) -> None:
     assert (await world.http.patch(path, json={"priority": 5})).status_code == 409
 
 
-async def test_stopping_is_one_way(world: ApiWorld) -> None:
+async def test_a_stop_cannot_be_undone(world: ApiWorld) -> None:
     """A cancel cannot be taken back."""
     answer = await world.launch()
     path = f"/api/v1/allocations/{answer['id']}"

@@ -12,7 +12,7 @@ from slipway.errors import InvalidError
 from slipway.runtime.settings import load
 from tests.support.allocations import an_allocation
 from tests.support.api_world import api_world
-from tests.support.cli import Desk
+from tests.support.cli import CliUser
 from tests.support.http_stub import serve_app
 
 GRAFANA = (
@@ -112,7 +112,7 @@ async def test_links_are_in_every_view_and_in_what_describe_prints() -> None:
         assert shown == launched["links"]["outside"]
         assert [(link["title"], link.get("icon")) for link in shown] == [("Dashboard", "dashboard"), ("Runbook", None)]
         assert shown[0]["url"].startswith(f"https://grafana.example/d/1?var-id={launched['id']}&from=1")
-        described = await Desk(url).run("describe", launched["id"])
+        described = await CliUser(url).run("describe", launched["id"])
         assert re.search(r"^Dashboard: +https://grafana\.example/d/1\?", described.out, re.MULTILINE), described
     async with api_world() as world:
         assert "outside" not in (await world.launch(name="llm"))["links"]

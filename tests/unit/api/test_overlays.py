@@ -61,7 +61,7 @@ def test_every_value_has_one_source(first: Json, second: Json, third: Json) -> N
 
 
 @given(_BODIES, _BODIES)
-def test_laying_the_same_twice_changes_nothing(under: Json, over: Json) -> None:
+def test_applying_an_overlay_twice_changes_nothing(under: Json, over: Json) -> None:
     """A layer is idempotent."""
     once = merged(under, over)
     assert merged(once, over) == once
@@ -86,7 +86,7 @@ def _is_empty(root: Any, at: str) -> bool:
     return isinstance(body, dict)
 
 
-def test_who_is_to_blame() -> None:
+def test_errors_name_the_overlay_that_caused_them() -> None:
     """An error in a template's value names the template; an error in the client's own value is not changed."""
     sources = {"/image": "template base", "/ranks": "request"}
     error = InvalidError("", fields=(FieldError("/image", "bad"), FieldError("/ranks/0/count", "bad")))

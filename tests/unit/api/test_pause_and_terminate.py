@@ -27,7 +27,7 @@ def preempted(found: Allocation) -> PreemptSignal | None:
     return found.spec.signals.preempt if found.spec.signals is not None else None
 
 
-async def test_terminate_asks_what_can_save_its_work(world: ApiWorld) -> None:
+async def test_terminate_notifies_work_that_can_checkpoint(world: ApiWorld) -> None:
     """Work that is preemptible and ready gets a preemption with the reason; it is not killed."""
     id_ = await running(world)
     answer = await world.post(f"/allocations/{id_}/terminate", {"reason": "maintenance"})
@@ -44,7 +44,7 @@ async def test_terminate_asks_what_can_save_its_work(world: ApiWorld) -> None:
 @pytest.mark.parametrize(
     ("ready", "preemptible"), [(False, True), (True, False), (False, False)], ids=["not ready", "fixed", "neither"]
 )
-async def test_terminate_kills_what_can_not(world: ApiWorld, ready: bool, preemptible: bool) -> None:
+async def test_terminate_kills_work_that_cannot_checkpoint(world: ApiWorld, ready: bool, preemptible: bool) -> None:
     """Other work is killed at once."""
     id_ = await running(world, ready=ready, preemptible=preemptible)
     assert (await world.post(f"/allocations/{id_}/terminate")).status_code == 202
@@ -115,7 +115,7 @@ async def test_a_pause_of_what_starts_meanwhile_tells_it(world: ApiWorld) -> Non
     assert (found.spec.hold, asked.requeue) == (True, True)
 
 
-async def test_only_what_can_go_on_is_paused(world: ApiWorld) -> None:
+async def test_only_resumable_work_is_paused(world: ApiWorld) -> None:
     """A notebook cannot be resumed, and work that is being stopped is not paused any more."""
     launched = await world.launch(kind="notebook", name="nb", command=[])
     await world.run("nb")

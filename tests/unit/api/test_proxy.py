@@ -153,7 +153,7 @@ async def test_declared_ports_are_chosen_by_the_path(world: ApiWorld) -> None:
         assert (await world.http.get(f"/proxy/{answer['id']}/22/x")).json()["path"] == "/22/x"
 
 
-async def test_our_credentials_stay_here(world: ApiWorld) -> None:
+async def test_our_credentials_are_not_forwarded(world: ApiWorld) -> None:
     """Our headers and cookies are not forwarded; hop-by-hop fields end here; forged forwarding fields are replaced."""
     async with a_running_workload(world) as (id_, _):
         headers = {
@@ -174,7 +174,7 @@ async def test_our_credentials_stay_here(world: ApiWorld) -> None:
         assert (seen["x-kept"], seen["host"]) == ("1", "localhost")
 
 
-async def test_a_workload_can_not_speak_for_the_whole_origin(world: ApiWorld) -> None:
+async def test_a_workload_cannot_set_headers_for_the_whole_origin(world: ApiWorld) -> None:
     """Cookies are confined to its path, ours cannot be set, policies of the origin are dropped."""
     async with a_running_workload(world) as (id_, _):
         response = await world.http.get(f"/proxy/{id_}/cookie")
@@ -308,7 +308,7 @@ async def test_a_refused_websocket_is_refused_here(world: ApiWorld, path: str, o
         assert refused.value.response.status_code == status
 
 
-async def test_what_passes_is_activity(world: ApiWorld) -> None:
+async def test_proxied_traffic_is_activity(world: ApiWorld) -> None:
     """A request keeps an allocation from being idle; this is noted seldom."""
     async with a_running_workload(world) as (id_, _):
         for _ in range(5):
@@ -427,7 +427,7 @@ def test_the_proxy_leads_to_addresses_of_pods_only(address: str) -> None:
         check(Pod(metadata=ObjectMeta(name="p"), status=status))
 
 
-def test_a_node_is_itself_in_every_spelling() -> None:
+def test_a_node_address_is_recognised_in_every_spelling() -> None:
     """The node's own address is refused also where the node's status spells it as IPv6 and the pod's does not."""
     status = PodStatus(phase="Running", pod_ip="10.9.9.9", host_ip="::ffff:10.9.9.9")
     with pytest.raises(ForbiddenError, match="of its own node"):
@@ -551,7 +551,7 @@ async def test_a_request_names_the_pod_that_is_meant(world: ApiWorld) -> None:
         assert seen["headers"]["x-slipway-pod-uid"] == pod.metadata.uid
 
 
-async def test_what_serves_nothing_is_404(world: ApiWorld) -> None:
+async def test_a_workload_without_ports_is_404(world: ApiWorld) -> None:
     """The detail says how to serve."""
     answer = await world.launch()
     response = await world.http.get(f"/proxy/{answer['id']}/")

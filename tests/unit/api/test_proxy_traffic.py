@@ -199,7 +199,7 @@ def test_what_a_page_asks_by_itself_is_no_use(kind: Kind, method: str, path: str
     assert is_use(kind, method, path) is counts
 
 
-async def test_a_silent_socket_is_no_use(world: ApiWorld) -> None:
+async def test_a_silent_socket_is_no_activity(world: ApiWorld) -> None:
     """Only messages are use, in either direction."""
     speak = asyncio.Event()
 
@@ -324,7 +324,7 @@ async def test_a_workload_that_answers_no_ping_is_given_up_after_the_silence_of_
         assert (socket.close_code, socket.close_reason) == (1001, "the workload has answered no ping for 0.2 s")
 
 
-async def test_a_full_house_is_not_taken_for_a_silent_workload(
+async def test_a_full_connection_pool_is_not_reported_as_a_silent_workload(
     world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer says that all connections are in use, and what helps: the workload was not even asked."""

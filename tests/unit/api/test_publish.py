@@ -10,7 +10,7 @@ from tests.support.clock import wait_until
 from tests.support.stepping import over_and_over
 
 
-async def test_a_crowd_rings_a_few_times_and_the_last_is_heard() -> None:
+async def test_many_wakeups_are_coalesced_and_the_last_is_sent() -> None:
     """Changes that come within milliseconds share a ring; what came after a ring gets another."""
     server = MemoryServer(SystemClock())
     streams = MemoryStreams(server)
@@ -35,7 +35,7 @@ async def test_a_crowd_rings_a_few_times_and_the_last_is_heard() -> None:
     await asyncio.wait({running})
 
 
-async def test_the_last_flush_rings_whatever_was_rung_before() -> None:
+async def test_the_last_flush_always_sends_a_wakeup() -> None:
     """A process that ends leaves no change to a later ring."""
     server = MemoryServer(SystemClock())
     streams = MemoryStreams(server)

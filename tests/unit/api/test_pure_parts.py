@@ -257,7 +257,7 @@ async def test_recent_keeps_no_value_that_was_forgotten_while_it_was_loaded() ->
     assert (before.result(), after.result(), await recent.get("a", load)) == (1, 2, 2)
 
 
-def test_seldom() -> None:
+def test_seldom_runs_at_most_once_per_interval() -> None:
     """Each key may act once in an interval."""
     clock = FakeClock()
     seldom = Throttle(clock, every_s=5.0)

@@ -35,7 +35,7 @@ async def test_an_allocation_moves_ahead_of_and_behind_another(world: ApiWorld) 
         assert (await world.stored(name)).metadata.resource_version == versions[name]
 
 
-async def test_moving_to_where_it_stands_writes_nothing(world: ApiWorld) -> None:
+async def test_moving_to_the_current_position_writes_nothing(world: ApiWorld) -> None:
     """There is no new version, so no process is woken."""
     ids = await launched(world, "a", "b")
     first, second = await names(world)
@@ -105,7 +105,7 @@ async def test_what_can_not_be_moved_says_why(world: ApiWorld) -> None:
 
 
 @pytest.mark.parametrize("body", [{}, {"aheadOf": "a", "behind": "b"}, {"aheadOf": 3}, {"before": "a"}])
-async def test_one_of_the_two_is_said(world: ApiWorld, body: dict[str, Any]) -> None:
+async def test_a_move_names_exactly_one_neighbour(world: ApiWorld, body: dict[str, Any]) -> None:
     """A move with neither or both, or with an unknown field, is refused by the field."""
     await launched(world, "a")
     answer = await world.post("/allocations/a/move", body)

@@ -304,14 +304,14 @@ async def test_only_what_clients_may_say_is_passed_on(world: ApiWorld) -> None:
         assert (await to_end(socket)).stdout == b"mine"
 
 
-async def test_it_is_use(world: ApiWorld) -> None:
+async def test_a_session_counts_as_activity(world: ApiWorld) -> None:
     """A session keeps the allocation from being idle."""
     id_ = await a_running(world)
     await run(world, id_, "echo", "a")
     assert not world.parts.touched.may(AllocationId(id_))
 
 
-async def test_who_runs_what_is_in_the_log(world: ApiWorld, caplog: pytest.LogCaptureFixture) -> None:
+async def test_sessions_are_in_the_audit_log(world: ApiWorld, caplog: pytest.LogCaptureFixture) -> None:
     """The line has the user, the rank and the program, but not its arguments, which may be secret. It is written at the
     start and at the end."""
     id_ = await a_running(world)

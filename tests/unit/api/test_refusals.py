@@ -28,7 +28,7 @@ async def teams() -> AsyncGenerator[Teams]:
         yield world
 
 
-class Reviews:
+class TokenReviewCounter:
     """Counts the TokenReviews that an api asks for."""
 
     def __init__(self, teams: Teams) -> None:
@@ -47,7 +47,7 @@ async def call(teams: Teams, token: str, *, client: str = "203.0.113.7") -> http
 
 async def test_a_flood_of_one_bad_token_costs_one_review(teams: Teams) -> None:
     """Each call is refused with the same words, whether the calls come at once or one by one."""
-    reviews = Reviews(teams)
+    reviews = TokenReviewCounter(teams)
     answers = await asyncio.gather(*(call(teams, "garbage") for _ in range(20)))
     answers += [await call(teams, "garbage") for _ in range(20)]
     assert {answer.status_code for answer in answers} == {401}
@@ -57,7 +57,7 @@ async def test_a_flood_of_one_bad_token_costs_one_review(teams: Teams) -> None:
 
 async def test_an_address_with_many_bad_tokens_is_refused_before_any_review(teams: Teams) -> None:
     """429 names the address, the limit and its settings; another address is not held up."""
-    reviews = Reviews(teams)
+    reviews = TokenReviewCounter(teams)
     answers = await asyncio.gather(*(call(teams, f"garbage-{number}") for number in range(20)))
     statuses = sorted(answer.status_code for answer in answers)
     assert statuses == [401] * BURST + [429] * (20 - BURST)

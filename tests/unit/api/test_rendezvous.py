@@ -61,7 +61,7 @@ async def test_only_pods_of_the_release_are_ranks(world: ApiWorld) -> None:
     assert await asked() == right
 
 
-async def test_it_stays_once_all_have_met(world: ApiWorld) -> None:
+async def test_a_completed_rendezvous_stays_complete(world: ApiWorld) -> None:
     """A rank that has ended since keeps its place, for late callers."""
     name, id_ = await a_gang(world)
     found = await world.stored(name)
@@ -100,7 +100,7 @@ async def test_the_end_ends_the_wait(world: ApiWorld, event: Event) -> None:
 @pytest.mark.parametrize(
     ("query", "status"), [("rank=2", 200), ("rank=3", 400), ("rank=x", 400), ("attempt=1", 200), ("attempt=2", 409)]
 )
-async def test_a_rank_that_is_none(world: ApiWorld, query: str, status: int) -> None:
+async def test_an_unknown_rank_is_refused(world: ApiWorld, query: str, status: int) -> None:
     """A rank, or an attempt, that does not exist is refused."""
     _, id_ = await a_gang(world)
     answer = await world.get(f"/allocations/{id_}/rendezvous?{query}")

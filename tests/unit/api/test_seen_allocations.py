@@ -43,7 +43,7 @@ READS = (
 ACTIVE = "/allocations?active=true&sort=name"
 
 
-class Lists:
+class AllocationListCounter:
     """Counts the LISTs of allocations, and refuses them while there is a `refusal`."""
 
     def __init__(self, world: ApiWorld) -> None:
@@ -90,7 +90,7 @@ async def test_lists_of_what_has_not_ended_cost_no_call(world: ApiWorld) -> None
     assert await names(world) == ["waits"]
     await world.post("/jobs", {"name": "sweep"})
     await world.post("/workspaces", {"name": "team", "quota": {"nvidia.com/gpu": 4}})
-    lists = Lists(world)
+    lists = AllocationListCounter(world)
     for path in READS * 2:
         assert (await world.get(path)).status_code == 200
     assert (await world.post("/allocations?dryRun=true", COMMAND)).status_code == 200
@@ -107,7 +107,7 @@ async def test_what_ends_or_is_deleted_leaves_the_lists_of_what_lives(world: Api
     await ended(world, "a")
     await world.kube.patch(ALLOCATIONS, "b", {"metadata": {"finalizers": []}}, namespace="default")
     await world.kube.delete(ALLOCATIONS, "b", namespace="default")
-    lists = Lists(world)
+    lists = AllocationListCounter(world)
     assert await names(world) == ["c"]
     assert (await world.get("/queues/default/waiting")).json()["count"] == 1
     assert lists.count == 0
@@ -134,12 +134,12 @@ async def test_after_the_watch_has_shown_a_write_nobody_lists(world: ApiWorld) -
     world.kube.is_stalled = False
     await launched(world, "newer")
     assert await names(world) == ["new", "newer", "old"]
-    lists = Lists(world)
+    lists = AllocationListCounter(world)
     assert await names(world) == ["new", "newer", "old"]
     assert lists.count == 0
 
 
-async def test_an_event_that_was_told_is_in_the_next_answer(world: ApiWorld) -> None:
+async def test_a_published_event_is_in_the_next_answer(world: ApiWorld) -> None:
     """A page that asks because of an event does not get an answer from before it."""
     await launched(world, "job")
     world.kube.is_stalled = True
@@ -152,13 +152,13 @@ async def test_an_event_that_was_told_is_in_the_next_answer(world: ApiWorld) -> 
     assert await names(world) == []
 
 
-async def test_events_of_what_is_over_are_no_news(world: ApiWorld) -> None:
+async def test_events_that_the_watch_already_showed_cause_no_list(world: ApiWorld) -> None:
     """A client that resumes a stream gets events which the watch showed long ago: answers do not become LISTs for
     that."""
     await launched(world, "job")
     first, *_, last = events_after(await ended(world, "job"), 1)
     assert await names(world) == []
-    lists = Lists(world)
+    lists = AllocationListCounter(world)
     world.parts.seen.heard(msgspec.structs.replace(first, time=format_time(world.clock.now() - KNOWN_S - 1)))
     assert (await names(world), lists.count) == ([], 0)
     for event in (first, last):
@@ -173,7 +173,7 @@ async def test_an_event_of_what_is_gone_is_no_news(world: ApiWorld) -> None:
     await world.kube.patch(ALLOCATIONS, "job", {"metadata": {"finalizers": []}}, namespace="default")
     await world.kube.delete(ALLOCATIONS, "job", namespace="default")
     assert await names(world) == []
-    lists = Lists(world)
+    lists = AllocationListCounter(world)
     world.parts.seen.heard(event)
     assert (await names(world), lists.count) == ([], 0)
 
@@ -185,7 +185,7 @@ async def test_what_has_ended_is_read_once_for_a_page(world: ApiWorld) -> None:
         await launched(world, name)
         await ended(world, name)
     path = "/allocations?phase=Terminated&sort=-name&limit=2"
-    calls, lists = Counter[Verb](), Lists(world)
+    calls, lists = Counter[Verb](), AllocationListCounter(world)
 
     async def count(verb: Verb, plural: str) -> None:
         calls[verb] += plural == "allocations"
@@ -208,7 +208,7 @@ async def test_of_a_long_page_of_what_has_ended_nothing_is_read_alone(
         await launched(world, name)
         await ended(world, name)
     path = "/allocations?sort=name"
-    lists = Lists(world)
+    lists = AllocationListCounter(world)
     monkeypatch.setattr(seen_allocations, "READ_MAX", 1)
     assert await names(world, path) == ["a", "b"]
     assert lists.count == 1
@@ -223,7 +223,7 @@ async def test_of_a_long_page_of_what_has_ended_nothing_is_read_alone(
 async def test_while_the_watch_is_interrupted_answers_are_lists(world: ApiWorld) -> None:
     """The answers are current, and fail as a LIST does, with the message of the API server."""
     await launched(world, "one")
-    lists = Lists(world)
+    lists = AllocationListCounter(world)
     lists.refusal, world.kube.closes_watches = UnavailableError("the API server is away"), True
     await world.step("one", Event.ASSIGNED)
     await wait_until(lambda: not world.parts.seen.is_kept, "the watch to break")

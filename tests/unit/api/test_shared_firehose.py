@@ -43,7 +43,7 @@ async def waiting(firehose: SharedFirehose, count: int, after: str = "1") -> lis
 PAGE = list[FirehoseEvent]()
 
 
-async def test_those_who_wait_at_one_place_get_one_answer() -> None:
+async def test_readers_at_the_same_cursor_share_one_read() -> None:
     """Fifty open pages at rest are one read; the next wait is another."""
     inner = CountingFirehose()
     firehose = SharedFirehose(inner)
@@ -55,7 +55,7 @@ async def test_those_who_wait_at_one_place_get_one_answer() -> None:
         assert inner.begun == ["1"] * round_
 
 
-async def test_other_places_have_reads_of_their_own() -> None:
+async def test_readers_at_other_cursors_have_their_own_reads() -> None:
     """A reader that is behind does not wait for those that are not."""
     inner = CountingFirehose()
     firehose = SharedFirehose(inner)

@@ -41,7 +41,7 @@ def ranks(count: int = 1, **resources: Any) -> list[Json]:
     return [{"count": count, "resources": resources}]
 
 
-async def test_as_things_stand(world: ApiWorld) -> None:
+async def test_a_simulation_of_the_current_cluster(world: ApiWorld) -> None:
     """Without changes nothing differs; the summary says what will happen."""
     await world.launch(name="small")
     await world.launch(name="large", ranks=ranks(cpu="64"))
@@ -74,7 +74,7 @@ async def test_pods_count_as_a_limit_range_makes_them(world: ApiWorld) -> None:
     assert (await asked(world))["before"]["startedAtOnce"] == 0
 
 
-async def test_nodes_that_go(world: ApiWorld) -> None:
+async def test_removing_nodes(world: ApiWorld) -> None:
     """Work on a removed node waits again and starts elsewhere; a cordon moves nothing."""
     await world.launch(name="runs", ranks=ranks(cpu="6"))
     running = await world.run("runs")
@@ -169,7 +169,7 @@ async def test_another_policy(world: ApiWorld) -> None:
     assert nodes == ["n2", "n1"]
 
 
-async def test_work_that_is_only_supposed(world: ApiWorld) -> None:
+async def test_hypothetical_work(world: ApiWorld) -> None:
     """Supposed work is written as in a scenario file, and has no id; other work may have to wait for it."""
     await world.launch(name="later", ranks=ranks(2, cpu="8"))
     ask = {"name": "urgent", "priority": 90, "duration": 60, "ranks": [{"count": 2, "cpu": 8}]}

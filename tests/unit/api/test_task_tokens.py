@@ -28,7 +28,7 @@ Json = dict[str, Any]
 
 
 @pytest.fixture
-async def door(world: ApiWorld) -> AsyncGenerator[httpx2.AsyncClient]:
+async def tasks_client(world: ApiWorld) -> AsyncGenerator[httpx2.AsyncClient]:
     """The tasks' door, as a rank on another machine meets it."""
     transport = httpx2.ASGITransport(create_task_app(world.parts), raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url="http://slipway-api.slipway-system.svc:8090") as client:
@@ -56,11 +56,11 @@ def token_of(world: ApiWorld, id_: str, rank: int = 0, attempt: int = 1, **optio
 
 @pytest.mark.parametrize("through_door", [True, False])
 async def test_it_opens_the_help_for_its_own_allocation(
-    world: ApiWorld, door: httpx2.AsyncClient, *, through_door: bool
+    world: ApiWorld, tasks_client: httpx2.AsyncClient, *, through_door: bool
 ) -> None:
     """The token is accepted at the tasks' door and at the api, and tells which rank calls."""
     name, id_ = await a_gang(world)
-    client = door if through_door else world.http
+    client = tasks_client if through_door else world.http
     root, headers = f"/api/v1/allocations/{id_}", bearer(token_of(world, id_, 1))
     assert (await client.post(f"{root}/ready", headers=headers)).status_code == 200
     assert (await client.get(f"{root}/rendezvous", headers=headers)).json()["size"] == 2
@@ -86,7 +86,7 @@ async def test_a_task_calls_no_more_often_than_a_user(world: ApiWorld) -> None:
             assert answers == [200, 200, 200, 429]
 
 
-async def test_a_task_is_told_no_names_of_other_workspaces(world: ApiWorld, door: httpx2.AsyncClient) -> None:
+async def test_a_task_is_told_no_names_of_other_workspaces(world: ApiWorld, tasks_client: httpx2.AsyncClient) -> None:
     """A task gets the name of its preemptor in its own workspace; otherwise only that it is work of another one."""
     red = {"name": "red", "labels": {"slipway.dev/workspace": "true"}}
     await world.kube.create(NAMESPACES, {"metadata": red})
@@ -95,13 +95,13 @@ async def test_a_task_is_told_no_names_of_other_workspaces(world: ApiWorld, door
         stop = Stop(reason=Reason.PREEMPTED, requeue=True, attempt=1, at=format_time(world.clock.now()), by=who)
         await world.step(name, Event.PREEMPTING, stop=stop)
         path = f"/api/v1/allocations/{id_}/signals/preemption"
-        for client in (door, world.http):
+        for client in (tasks_client, world.http):
             told = (await client.get(path, headers=bearer(token_of(world, id_)))).json()
             assert (told["preempt"], told["by"]) == (True, shown)
 
 
 @pytest.mark.parametrize("row", ENDPOINTS, ids=lambda row: f"{row.method} {row.path}")
-async def test_it_opens_nothing_else(world: ApiWorld, door: httpx2.AsyncClient, row: Any) -> None:
+async def test_it_opens_nothing_else(world: ApiWorld, tasks_client: httpx2.AsyncClient, row: Any) -> None:
     """Every other route refuses the token, and does not exist at the tasks' door; the help is refused for another
     allocation."""
     _, own = await a_gang(world, 1)
@@ -112,32 +112,32 @@ async def test_it_opens_nothing_else(world: ApiWorld, door: httpx2.AsyncClient, 
     assert (answer.status_code, answer.json()["code"]) == (403, "forbidden"), answer.text
     if row.for_tasks:
         assert "which is not a rank of" in answer.json()["detail"]
-        assert (await door.request(row.method, path, headers=headers)).status_code == 403
+        assert (await tasks_client.request(row.method, path, headers=headers)).status_code == 403
     else:
         assert "permits only the calls for its own allocation" in answer.json()["detail"]
-        assert (await door.request(row.method, path, headers=headers)).status_code in (404, 405)
+        assert (await tasks_client.request(row.method, path, headers=headers)).status_code in (404, 405)
 
 
-async def test_the_door_needs_a_token(world: ApiWorld, door: httpx2.AsyncClient) -> None:
+async def test_the_door_needs_a_token(world: ApiWorld, tasks_client: httpx2.AsyncClient) -> None:
     """A call without a token gets 401, with how to send one; the api itself serves callers without a token as
     before."""
     _, id_ = await a_gang(world)
     path = f"/api/v1/allocations/{id_}/signals/preemption"
     for headers in ({}, bearer("rubbish"), {"Authorization": "Basic dXNlcjpwdw=="}):
-        answer = await door.get(path, headers=headers)
+        answer = await tasks_client.get(path, headers=headers)
         assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
         assert "$SLIPWAY_TOKEN_FILE" in answer.json()["detail"]
         assert (await world.http.get(path, headers=headers)).status_code == 200
 
 
-async def test_why_a_token_is_refused(world: ApiWorld, door: httpx2.AsyncClient) -> None:
+async def test_why_a_token_is_refused(world: ApiWorld, tasks_client: httpx2.AsyncClient) -> None:
     """A token for another audience, a forged one, one of a pod that is gone and one of no pod each get their own
     message."""
     _, id_ = await a_gang(world)
     path = f"/api/v1/allocations/{id_}/signals/preemption"
 
     async def refusal(token: str) -> tuple[int, str]:
-        answers = [await client.get(path, headers=bearer(token)) for client in (world.http, door)]
+        answers = [await client.get(path, headers=bearer(token)) for client in (world.http, tasks_client)]
         assert answers[0].json()["detail"] == answers[1].json()["detail"]
         return answers[0].status_code, answers[0].json()["detail"]
 
@@ -225,13 +225,13 @@ async def test_the_api_server_is_asked_seldom(world: ApiWorld) -> None:
     assert (answer.status_code, "Retry-After" in answer.headers) == (503, True)
 
 
-async def test_tokens_of_others_are_nobody_s_business(world: ApiWorld) -> None:
+async def test_tokens_of_other_allocations_are_refused(world: ApiWorld) -> None:
     """A proxy in front of us may send its own users' tokens along: they are not tasks."""
     claims = "eyJhdWQiOiJvYXV0aDIiLCJzdWIiOiJtZSJ9"  # {"aud": "oauth2", "sub": "me"}
     assert (await world.get("/allocations", **bearer(f"eyJhbGciOiJub25lIn0.{claims}.c2VhbA"))).status_code == 200
 
 
-async def test_no_token_is_ever_written(world: ApiWorld, door: httpx2.AsyncClient) -> None:
+async def test_no_token_is_ever_written(world: ApiWorld, tasks_client: httpx2.AsyncClient) -> None:
     """No log at any level and no answer has a token, whether it is valid or not."""
     _, id_ = await a_gang(world)
     good = token_of(world, id_)
@@ -246,7 +246,7 @@ async def test_no_token_is_ever_written(world: ApiWorld, door: httpx2.AsyncClien
     root.setLevel(logging.DEBUG)
     try:
         for token in tokens:
-            for client in (world.http, door):
+            for client in (world.http, tasks_client):
                 for method, path in (("GET", "signals/preemption"), ("POST", "ready"), ("POST", "allgather")):
                     answer = await client.request(
                         method, f"/api/v1/allocations/{id_}/{path}", headers=bearer(token), json={"data": 1}

@@ -59,7 +59,7 @@ async def test_a_template_must_be_part_of_a_launch(world: ApiWorld, body: dict[s
     assert (response.status_code, response.json()["errors"][0]["pointer"]) == (422, pointer)
 
 
-async def test_dead_letters_are_listed_and_sent_again(world: ApiWorld) -> None:
+async def test_dead_letters_are_listed_and_replayed(world: ApiWorld) -> None:
     """Dead letters are listed with their cause; a replay removes the letter."""
     queue = world.streams.work_queue("w")
     await world.streams.hints.send([WorkHint(namespace="default", allocation=AllocationId("llm-0123abcd"))])

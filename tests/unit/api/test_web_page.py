@@ -114,7 +114,7 @@ async def test_the_frame_is_asked_for_again_and_not_sent_again(world: ApiWorld) 
     assert again.headers["content-security-policy"] == headers["content-security-policy"]
 
 
-async def test_what_the_frame_names_is_there_for_ever(world: ApiWorld) -> None:
+async def test_files_that_the_page_shell_names_are_immutable(world: ApiWorld) -> None:
     """Each address has the digest of all files in it, so it may be cached for ever."""
     text, _ = await page_of(world)
     mapped = msgspec.json.decode(Elements(text).scripts[1][1])["imports"]
@@ -147,7 +147,7 @@ async def test_nothing_else_of_the_folder_is_served(world: ApiWorld) -> None:
         assert (await world.http.get(f"/assets/{path}")).status_code == 404, path
 
 
-async def test_the_frame_is_for_everybody_and_the_data_are_not(tmp_path: Path) -> None:
+async def test_the_page_shell_is_public_and_the_data_are_not(tmp_path: Path) -> None:
     """The frame tells nothing of the cluster, so it needs no token; the data have the rights of the caller."""
     async with teams_world("token", tmp_path) as teams:
         for path in (each.replace("{id}", "anything").replace("{name}", "x") for each in PAGES):
@@ -229,7 +229,7 @@ def test_both_sides_know_the_same_addresses() -> None:
     assert tuple(re.findall(r'^  "([^"]+)": \[', listed[1], re.MULTILINE)) == PAGES
 
 
-def test_no_module_makes_markup_of_text() -> None:
+def test_no_module_builds_markup_from_strings() -> None:
     """No module turns text into elements, or loads anything from elsewhere."""
     for path in FOLDER.glob("*.js"):
         text = path.read_text("utf-8")
@@ -245,7 +245,7 @@ def test_no_module_makes_markup_of_text() -> None:
             assert word not in text, f"{path.name} has {word}"
 
 
-async def test_the_words_come_with_the_frame(world: ApiWorld) -> None:
+async def test_the_labels_are_part_of_the_page_shell(world: ApiWorld) -> None:
     """Every phase and every result is explained once, by the API; the modules have them from the frame."""
     text, _ = await page_of(world)
     (told,) = [body for given, body in Elements(text).scripts if given.get("id") == "facts"]
@@ -269,13 +269,13 @@ async def test_the_words_come_with_the_frame(world: ApiWorld) -> None:
         ("Terminated", None, {}, "Terminated"),
     ],
 )
-def test_one_word_for_each_standing(phase: str, result: str | None, flags: dict[str, bool], word: str) -> None:
+def test_each_state_has_one_label(phase: str, result: str | None, flags: dict[str, bool], word: str) -> None:
     """The word is the result of ended work; Held, Ready or Waiting by the flags; else the phase."""
     given = {"hold": False, "ready": False, "waiting": False, **flags}
     assert word_for(phase, result, **given) == word
 
 
-async def test_an_allocation_says_its_word(world: ApiWorld) -> None:
+async def test_an_allocation_has_its_state_label(world: ApiWorld) -> None:
     """`state` of an answer is the word that the command line has for it as well."""
     held = await world.launch(hold=True)
     assert held["state"] == "Held"

@@ -22,7 +22,7 @@ async def patch(world: ApiWorld, name: str, body: Json) -> Any:
     return await world.http.patch(f"/api/v1/workspaces/{name}", json=body)
 
 
-async def test_a_workspace_from_nothing(world: ApiWorld) -> None:
+async def test_a_workspace_is_created(world: ApiWorld) -> None:
     """The workspace is a labelled namespace with defaults and a quota; one may launch there at once."""
     body = {
         "name": "team",
@@ -181,7 +181,7 @@ async def test_what_was_adopted_loses_everything_that_it_was_given(world: ApiWor
     }
 
 
-async def test_one_in_which_something_goes_on_stays(world: ApiWorld) -> None:
+async def test_a_workspace_in_use_is_not_removed(world: ApiWorld) -> None:
     """It gets 409 with the names; when all work has ended it is removed, with its namespace if that was ours."""
     await world.post("/workspaces", {"name": "team"})
     launched = await world.launch(workspace="team", name="busy")

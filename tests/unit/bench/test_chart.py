@@ -22,7 +22,7 @@ def test_every_point_is_drawn_with_its_value() -> None:
     assert {"Growth & cost", "over <nodes>", "over queued", "70.5", "310", "200"} <= set(texts)
 
 
-def test_ten_times_as_much_is_always_as_far() -> None:
+def test_each_decade_has_the_same_length_on_the_axis() -> None:
     """The axes are logarithmic: equal factors are equal distances."""
     drawn = line_chart("t", "x", "y", [Line(name="a", points=[(1, 1), (10, 10), (100, 100)])])
     across = [float(x) for x in re.findall(r'<circle cx="([\d.]+)"', drawn)]

@@ -1,7 +1,7 @@
 """The bench of estimated starts: the compared values."""
 
 import pytest
-from bench.estimates import Asked, asked, percent, without_limits
+from bench.estimates import EstimateAndStart, asked, percent, without_limits
 from bench.quality import one_queue_scenario, work
 
 from slipway.scheduler.simulate.forecast import StartEstimate
@@ -13,7 +13,7 @@ from slipway.scheduler.simulate.forecast import StartEstimate
 )
 def test_a_start_is_within_the_bounds_or_not(start: float, is_within: bool, is_possible: bool) -> None:
     """A start is within its bounds or not; the bounds themselves are within."""
-    one = Asked(estimate=StartEstimate(earliest=5.0, latest=40.0, likely=(10.0, 20.0)), start=start)
+    one = EstimateAndStart(estimate=StartEstimate(earliest=5.0, latest=40.0, likely=(10.0, 20.0)), start=start)
     assert (one.is_within, one.is_possible, one.width_s) == (is_within, is_possible, 10.0)
 
 

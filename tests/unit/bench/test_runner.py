@@ -21,7 +21,7 @@ def test_the_warm_up_is_in_neither_half() -> None:
     assert halves(samples, warm_up_s=4 * SAMPLE_S) == ([3, 4, 5], [6, 7, 8])
 
 
-def test_too_short_a_run_is_no_answer() -> None:
+def test_a_run_that_is_too_short_is_refused() -> None:
     """A run with too few samples has no answer about memory over time."""
     with pytest.raises(ValueError, match="too few"):
         halves([1.0])
@@ -33,7 +33,7 @@ def a_row(id_: str = "P1", *, day: int, ours: float = 1.0, command: str = "pytho
     )
 
 
-def test_another_day_is_remembered() -> None:
+def test_figures_of_another_day_are_kept() -> None:
     """A run on another day is added to the history; one on the same day replaces the first."""
     first = merged([a_row(day=1, ours=1)], [])
     again = merged([a_row(day=1, ours=2)], first)

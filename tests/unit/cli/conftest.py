@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from tests.support.api_world import ApiWorld, api_world
-from tests.support.cli import Desk
+from tests.support.cli import CliUser
 from tests.support.http_stub import serve_app
 
 
@@ -26,7 +26,7 @@ async def world() -> AsyncGenerator[ApiWorld, None]:
 
 
 @pytest.fixture
-async def desk(world: ApiWorld) -> AsyncGenerator[Desk, None]:
+async def cli_user(world: ApiWorld) -> AsyncGenerator[CliUser, None]:
     """A user of that api."""
     async with serve_app(world.app, before_stop=world.stop.set) as url:
-        yield Desk(url)
+        yield CliUser(url)

@@ -12,7 +12,7 @@ from slipway.errors import InvalidError
 from slipway.model.lifecycle import Event
 from slipway.model.reasons import Result
 from tests.support.api_world import ApiWorld
-from tests.support.cli import Desk
+from tests.support.cli import CliUser
 
 MANIFEST = """
 apiVersion: slipway.dev/v1alpha1
@@ -30,29 +30,29 @@ spec:
 BODY = '{"name": "short", "kind": "command", "image": "a", "command": ["true"]}'
 
 
-async def test_manifests_and_bodies(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
+async def test_manifests_and_bodies(world: ApiWorld, cli_user: CliUser, tmp_path: Path) -> None:
     """Manifests and bodies are launched by one command; applied again, nothing is launched twice."""
     path = tmp_path / "two.yaml"
     path.write_text(f"{MANIFEST}---\n{BODY}\n")
-    first, again = await desk.run("apply", "-f", str(path)), await desk.run("apply", "-f", str(path))
+    first, again = await cli_user.run("apply", "-f", str(path)), await cli_user.run("apply", "-f", str(path))
     assert first.code == again.code == 0
     assert first.out == again.out
     assert sorted(await world.names()) == ["from-file", "short"]
     assert (await world.stored("from-file")).metadata.labels["team"] == "vision"
 
 
-async def test_standard_input(world: ApiWorld, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_standard_input(world: ApiWorld, cli_user: CliUser, monkeypatch: pytest.MonkeyPatch) -> None:
     """`-f -` reads standard input."""
     monkeypatch.setattr("sys.stdin", io.StringIO(BODY))
-    assert (await desk.run("apply", "-f", "-")).code == 0
+    assert (await cli_user.run("apply", "-f", "-")).code == 0
     assert await world.names() == ["short"]
 
 
-async def test_a_dry_run(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
+async def test_a_dry_run(world: ApiWorld, cli_user: CliUser, tmp_path: Path) -> None:
     """A dry run launches nothing."""
     path = tmp_path / "a.yaml"
     path.write_text(MANIFEST)
-    assert (await desk.run("apply", "-f", str(path), "--dry-run")).code == 0
+    assert (await cli_user.run("apply", "-f", str(path), "--dry-run")).code == 0
     assert await world.names() == []
 
 
@@ -66,18 +66,18 @@ async def test_a_dry_run(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
         ("kind: command\ncomand: [true]\n", "did you mean command?"),
     ],
 )
-async def test_what_can_not_be_launched(desk: Desk, tmp_path: Path, text: str, said: str) -> None:
+async def test_what_can_not_be_launched(cli_user: CliUser, tmp_path: Path, text: str, said: str) -> None:
     """A file that cannot be launched is a usage error with the reason."""
     path = tmp_path / "bad.yaml"
     path.write_text(text)
-    done = await desk.run("apply", "-f", str(path))
+    done = await cli_user.run("apply", "-f", str(path))
     assert done.code == main.USAGE
     assert said in done.err
 
 
-async def test_a_file_that_is_not_there(desk: Desk) -> None:
+async def test_a_file_that_is_not_there(cli_user: CliUser) -> None:
     """A missing file is a usage error."""
-    assert (await desk.run("apply", "-f", "/no/such")).code == main.USAGE
+    assert (await cli_user.run("apply", "-f", "/no/such")).code == main.USAGE
 
 
 def test_a_manifest_as_a_body() -> None:
@@ -98,15 +98,20 @@ def test_yaml_that_runs_code_is_refused() -> None:
         documents("!!python/object/apply:os.system [true]")
 
 
-async def test_what_has_ended_is_not_launched_again_and_says_so(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
+async def test_what_has_ended_is_not_launched_again_and_says_so(
+    world: ApiWorld, cli_user: CliUser, tmp_path: Path
+) -> None:
     """An allocation that has ended is not launched again: the output does not show it as running, and `--follow` exits
     with its exit code."""
     path = tmp_path / "one.yaml"
     path.write_text(BODY)
-    first = await desk.run("apply", "-f", str(path))
+    first = await cli_user.run("apply", "-f", str(path))
     await world.run("short")
     await world.step("short", Event.TERMINATED, reason="RankFailed", result=Result.FAILED)
-    again, followed = await desk.run("apply", "-f", str(path)), await desk.run("apply", "--follow", "-f", str(path))
+    again, followed = (
+        await cli_user.run("apply", "-f", str(path)),
+        await cli_user.run("apply", "--follow", "-f", str(path)),
+    )
     assert (again.code, again.out) == (main.OK, first.out)
     assert (followed.code, followed.out) == (main.FAILED, "")
     for said in (again.err, followed.err):

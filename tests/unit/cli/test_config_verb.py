@@ -8,7 +8,7 @@ from slipway.cli import main
 from slipway.sdk import contexts
 from slipway.sdk.contexts import CliContext, CliContexts
 from tests.support.api_world import ApiWorld
-from tests.support.cli import Desk, Ran, run_here
+from tests.support.cli import CliUser, CommandResult, run_here
 
 
 def shown(*words: str) -> dict[str, tuple[str, str]]:
@@ -91,24 +91,24 @@ def test_what_goes_before_a_setting_is_said(monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_what_cannot_be_set(words: tuple[str, ...], said: str) -> None:
     """A bad setting is refused with the next step, and nothing is written."""
-    done: Ran = run_here("config", *words)
+    done: CommandResult = run_here("config", *words)
     assert (done.code, said in done.err) == (main.USAGE, True), done.err
     assert contexts.read() == CliContexts("", {})
 
 
-async def test_launches_go_into_the_workspace_that_is_set(world: ApiWorld, desk: Desk) -> None:
+async def test_launches_go_into_the_workspace_that_is_set(world: ApiWorld, cli_user: CliUser) -> None:
     """Launches go into the configured workspace; an option overrides it, and a rerun stays in the workspace of the
     first launch."""
     launch = ("run", "--image", "python:3.11", "-o", "json", "-d")
-    before = await desk.run(*launch, "--name", "before", "--", "true")
+    before = await cli_user.run(*launch, "--name", "before", "--", "true")
     run_here("config", "set", "workspace", "no-such-place")
-    refused = await desk.run(*launch, "--name", "a", "--", "true")
+    refused = await cli_user.run(*launch, "--name", "a", "--", "true")
     assert (refused.code, "no-such-place" in refused.err) == (main.USAGE, True), refused
-    named = await desk.run(*launch, "--name", "b", "-n", "default", "--", "true")
+    named = await cli_user.run(*launch, "--name", "b", "-n", "default", "--", "true")
     assert named.json["workspace"] == "default"
-    again = await desk.run("rerun", before.json["id"], "-d", "-o", "json", "--name", "c")
+    again = await cli_user.run("rerun", before.json["id"], "-d", "-o", "json", "--name", "c")
     assert again.json["workspace"] == "default"
     assert await world.names() == ["b", "before", "c"]
     for words in (("job", "create", "j"), ("notebook", "start", "-d", "--image", "a")):
-        there = await desk.run(*words)
+        there = await cli_user.run(*words)
         assert (there.code != main.OK, "no-such-place" in there.err) == (True, True), there

@@ -15,7 +15,7 @@ from slipway.cli import main
 from slipway.model.lifecycle import Event
 from slipway.model.reasons import Result
 from tests.support.api_world import ApiWorld
-from tests.support.cli import Desk, Ran
+from tests.support.cli import CliUser, CommandResult
 from tests.support.http_stub import serve
 
 Json = dict[str, Any]
@@ -23,28 +23,28 @@ COMMAND = """print("it's", '$HOME', "<<EOF>>")"""
 LAUNCH = ("run", "--gpus", "1", "--ranks", "2", "--label", "team=x", "--image", "python:3.11", "--max-runtime", "2h")
 
 
-async def ran(tool: str, text: str, **variables: str) -> Ran:
+async def ran(tool: str, text: str, **variables: str) -> CommandResult:
     """Run the printed text by its tool."""
 
-    def run() -> Ran:
+    def run() -> CommandResult:
         argv = ["/bin/sh", "-c", text] if tool == "curl" else [sys.executable, "-c", text]
         env = {**os.environ, **variables}
         done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, env=env)
-        return Ran(done.returncode, done.stdout, done.stderr)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
 
     return await asyncio.to_thread(run)
 
 
 @pytest.mark.parametrize("tool", ["curl", "python"])
-async def test_a_launch_runs_as_it_is_printed(world: ApiWorld, desk: Desk, tool: str) -> None:
+async def test_a_launch_runs_as_it_is_printed(world: ApiWorld, cli_user: CliUser, tool: str) -> None:
     """Printing launches nothing; the printed text, run by its tool, makes the launch of the command, once."""
-    printed = await desk.run(*LAUNCH, "--name", "one", "--user", "ann", "--as", tool, "--", "python", "-c", COMMAND)
+    printed = await cli_user.run(*LAUNCH, "--name", "one", "--user", "ann", "--as", tool, "--", "python", "-c", COMMAND)
     assert (printed.code, await world.names()) == (main.OK, [])
     for _ in range(2):
         done = await ran(tool, printed.out)
         assert (done.code, "one-" in done.out) == (0, True), done
     assert await world.names() == ["one"]
-    by_hand = await desk.run(*LAUNCH, "--name", "two", "--user", "ann", "-d", "--", "python", "-c", COMMAND)
+    by_hand = await cli_user.run(*LAUNCH, "--name", "two", "--user", "ann", "-d", "--", "python", "-c", COMMAND)
     assert by_hand.code == main.OK
     one, two = [(await world.get(f"/allocations/{name}")).json() for name in ("one", "two")]
     for each in (one, two):
@@ -54,9 +54,9 @@ async def test_a_launch_runs_as_it_is_printed(world: ApiWorld, desk: Desk, tool:
     assert one["labels"]["team"] == "x"
 
 
-async def test_a_launch_for_kubectl_is_a_manifest(world: ApiWorld, desk: Desk) -> None:
+async def test_a_launch_for_kubectl_is_a_manifest(world: ApiWorld, cli_user: CliUser) -> None:
     """For kubectl the text is an Allocation, complete with the fields that the API adds; nothing is launched."""
-    printed = await desk.run(*LAUNCH, "--name", "one", "--as", "kubectl", "--", "python", "-c", COMMAND)
+    printed = await cli_user.run(*LAUNCH, "--name", "one", "--as", "kubectl", "--", "python", "-c", COMMAND)
     manifest: Json = yaml.safe_load(printed.out)
     assert (manifest["apiVersion"], manifest["kind"]) == ("slipway.dev/v1alpha1", "Allocation")
     assert manifest["metadata"] == {"name": "one", "namespace": "default", "labels": {"team": "x"}}
@@ -67,22 +67,24 @@ async def test_a_launch_for_kubectl_is_a_manifest(world: ApiWorld, desk: Desk) -
 
 
 @pytest.mark.parametrize("kind", ["notebook", "shell", "command", "tensorboard"])
-async def test_each_kind_can_be_printed(world: ApiWorld, desk: Desk, kind: str) -> None:
+async def test_each_kind_can_be_printed(world: ApiWorld, cli_user: CliUser, kind: str) -> None:
     """Each kind can be printed, services too: nothing is started or waited for."""
     words = ("--image", "python:3.11", "--name", "nb")
     for tool in ("curl", "kubectl", "python"):
-        printed = await desk.run(kind, "start", *words, "--as", tool, *(("--", "true") if kind == "command" else ()))
+        printed = await cli_user.run(
+            kind, "start", *words, "--as", tool, *(("--", "true") if kind == "command" else ())
+        )
         assert (printed.code, kind in printed.out) == (main.OK, True), printed
     assert await world.names() == []
 
 
 @pytest.mark.parametrize("tool", ["curl", "python"])
 async def test_a_secret_value_is_a_variable(
-    world: ApiWorld, desk: Desk, tool: str, monkeypatch: pytest.MonkeyPatch
+    world: ApiWorld, cli_user: CliUser, tool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The printed text contains only the name of a secret's variable, and reads the value when it runs."""
     monkeypatch.setenv("HF_TOKEN", "canary-value")
-    printed = await desk.run(*LAUNCH, "--name", "one", "--secret", "HF_TOKEN", "--as", tool, "--", "true")
+    printed = await cli_user.run(*LAUNCH, "--name", "one", "--secret", "HF_TOKEN", "--as", tool, "--", "true")
     assert (printed.code, "canary" in printed.out, "HF_TOKEN" in printed.out) == (main.OK, False, True)
     done = await ran(tool, printed.out, HF_TOKEN="canary-value")
     assert done.code == 0, done
@@ -92,16 +94,21 @@ async def test_a_secret_value_is_a_variable(
 @pytest.mark.parametrize(
     ("tool", "starts"), [("curl", "curl -sS -H"), ("python", "from slipway.sdk"), ("kubectl", "kubectl ")]
 )
-async def test_looks_and_kills(world: ApiWorld, desk: Desk, tool: str, starts: str) -> None:
+async def test_views_and_kills_are_printed_for_kubectl(
+    world: ApiWorld, cli_user: CliUser, tool: str, starts: str
+) -> None:
     """`get`, `ps` and `kill` can be printed, for one and for many; printing ends nothing and asks no question."""
     for name in ("a", "b"):
         await world.launch(name=name, labels={"sweep": "lr"}, headers={"X-Slipway-User": "ann"})
     await world.launch(name="other", headers={"X-Slipway-User": "ann"})
     own = ("--user", "ann", "--as", tool)
-    looks = [await desk.run("get", "a", *own), await desk.run("ps", "-l", "sweep=lr", "--queue", "default", *own)]
+    looks = [
+        await cli_user.run("get", "a", *own),
+        await cli_user.run("ps", "-l", "sweep=lr", "--queue", "default", *own),
+    ]
     for printed in looks:
         assert (printed.code, printed.out.startswith(starts)) == (main.OK, True), printed
-    kills = [await desk.run("kill", "other", *own), await desk.run("kill", "-l", "sweep=lr", *own)]
+    kills = [await cli_user.run("kill", "other", *own), await cli_user.run("kill", "-l", "sweep=lr", *own)]
     assert [printed.code for printed in kills] == [main.OK, main.OK]
     stored = [(await world.stored(name)).spec.desired for name in ("a", "b", "other")]
     assert stored == ["Running"] * 3
@@ -119,7 +126,7 @@ async def test_looks_and_kills(world: ApiWorld, desk: Desk, tool: str, starts: s
 
 
 @pytest.mark.parametrize("tool", ["curl", "python"])
-async def test_changes_run_as_they_are_printed(world: ApiWorld, desk: Desk, tool: str) -> None:
+async def test_changes_run_as_they_are_printed(world: ApiWorld, cli_user: CliUser, tool: str) -> None:
     """Each verb that changes something can be printed: printing changes nothing, and the text, run by its tool, does
     what the verb does."""
     own = ("--user", "ann", "--as", tool)
@@ -128,7 +135,7 @@ async def test_changes_run_as_they_are_printed(world: ApiWorld, desk: Desk, tool
 
     async def done(*words: str) -> Any:
         stood = await world.stored("a")
-        printed = await desk.run(*words, *own)
+        printed = await cli_user.run(*words, *own)
         assert printed.code == main.OK, printed
         assert (await world.stored("a")).spec == stood.spec
         ended = await ran(tool, printed.out)
@@ -146,7 +153,7 @@ async def test_changes_run_as_they_are_printed(world: ApiWorld, desk: Desk, tool
 
 
 @pytest.mark.parametrize("tool", ["curl", "python"])
-async def test_a_move_runs_as_it_is_printed(world: ApiWorld, desk: Desk, tool: str) -> None:
+async def test_a_move_runs_as_it_is_printed(world: ApiWorld, cli_user: CliUser, tool: str) -> None:
     """The printed move, run by its tool, moves the allocation ahead; printing changes nothing."""
     for name in ("a", "b"):
         await world.launch(name=name, headers={"X-Slipway-User": "ann"})
@@ -156,25 +163,25 @@ async def test_a_move_runs_as_it_is_printed(world: ApiWorld, desk: Desk, tool: s
 
     # Both may be created in the same second: then the scheduler chooses their order.
     first, second = await order()
-    printed = await desk.run("move", second, "--ahead-of", first, "--user", "ann", "--as", tool)
+    printed = await cli_user.run("move", second, "--ahead-of", first, "--user", "ann", "--as", tool)
     assert (printed.code, await order()) == (main.OK, [first, second]), printed
     ended = await ran(tool, printed.out)
     assert ended.code == 0, ended
     assert await order() == [second, first]
 
 
-async def test_to_forget_is_printed_for_curl_only(world: ApiWorld, desk: Desk) -> None:
+async def test_to_forget_is_printed_for_curl_only(world: ApiWorld, cli_user: CliUser) -> None:
     """`forget` is printed for curl only, because the Python client and kubectl have no such call."""
     await world.launch(name="a")
-    printed = await desk.run("forget", "a", "--as", "curl")
+    printed = await cli_user.run("forget", "a", "--as", "curl")
     assert printed.code == main.OK
     assert "/api/v1/allocations/a/forget" in printed.out
     for tool in ("python", "kubectl"):
-        refused = await desk.run("forget", "a", "--as", tool)
+        refused = await cli_user.run("forget", "a", "--as", tool)
         assert (refused.code, "use --as curl" in refused.err) == (main.USAGE, True), refused
 
 
-async def test_changes_that_are_one_field_are_patches_of_kubectl(world: ApiWorld, desk: Desk) -> None:
+async def test_changes_that_are_one_field_are_patches_of_kubectl(world: ApiWorld, cli_user: CliUser) -> None:
     """Changes for which the API only sets one field are patches of kubectl."""
     await world.launch(name="a", headers={"X-Slipway-User": "ann"})
     for words, patch in (
@@ -182,7 +189,7 @@ async def test_changes_that_are_one_field_are_patches_of_kubectl(world: ApiWorld
         (("resume", "a"), '{"spec":{"hold":false}}'),
         (("limit", "a", "--max-runtime", "3h"), '{"spec":{"maxRuntime":"3h"}}'),
     ):
-        printed = await desk.run(*words, "--user", "ann", "--as", "kubectl")
+        printed = await cli_user.run(*words, "--user", "ann", "--as", "kubectl")
         assert printed.out == f"kubectl patch allocations.slipway.dev a -n default --type merge -p '{patch}'\n"
 
 
@@ -203,19 +210,19 @@ async def test_changes_that_are_one_field_are_patches_of_kubectl(world: ApiWorld
     ],
 )
 async def test_what_kubectl_cannot_do_is_refused(
-    world: ApiWorld, desk: Desk, words: tuple[str, ...], said: str
+    world: ApiWorld, cli_user: CliUser, words: tuple[str, ...], said: str
 ) -> None:
     """What kubectl cannot do is refused with the option and the tool that can do it."""
     await world.launch(name="a")
-    done = await desk.run(words[0], "--as", "kubectl", *words[1:])
+    done = await cli_user.run(words[0], "--as", "kubectl", *words[1:])
     assert (done.code, said in done.err, "--as curl" in done.err) == (main.USAGE, True, True), done
 
 
-async def test_a_kill_of_nothing_prints_nothing(world: ApiWorld, desk: Desk) -> None:
+async def test_a_kill_of_nothing_prints_nothing(world: ApiWorld, cli_user: CliUser) -> None:
     """A kill that chooses no allocation prints nothing; ended ones are not chosen."""
     await world.launch(name="a", headers={"X-Slipway-User": "ann"})
     await world.step("a", Event.TERMINATED, result=Result.SUCCEEDED)
-    done = await desk.run("kill", "--all", "--user", "ann", "--as", "curl")
+    done = await cli_user.run("kill", "--all", "--user", "ann", "--as", "curl")
     assert (done.code, done.out) == (main.OK, "")
 
 
@@ -230,7 +237,7 @@ async def test_a_name_that_is_none_is_not_printed(field: str, bad: str) -> None:
 
     async with serve(answer) as stub:
         for words in (("get", "a"), ("kill", "a")):
-            done = await Desk(stub.url).run(*words, "--as", "kubectl")
+            done = await CliUser(stub.url).run(*words, "--as", "kubectl")
             assert (done.code, done.out, "not a valid Kubernetes name" in done.err) == (main.FAILED, "", True), done
 
 
@@ -243,5 +250,5 @@ async def test_a_field_that_is_none_is_not_printed() -> None:
         return JSONResponse({"id": "a-1", "kind": "command", "workspace": "red", "spec": spec})
 
     async with serve(answer) as stub:
-        done = await Desk(stub.url).run("rerun", "a", "--as", "python")
+        done = await CliUser(stub.url).run("rerun", "a", "--as", "python")
     assert (done.code, done.out, "the Python client cannot pass" in done.err) == (main.FAILED, "", True), done

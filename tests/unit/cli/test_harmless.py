@@ -17,7 +17,7 @@ from slipway.cli.verb import describe
 from slipway.cli.verbs.streams import event_text
 from slipway.errors import FieldError, InvalidError
 from tests.support.api_world import ApiWorld
-from tests.support.cli import Desk
+from tests.support.cli import CliUser
 
 ORDERS = "\x1b]0;OWNED\x07\x1b[2J\x9b31m\x85\u202egpj\u2066\u2028\r\x7f\ud800"
 """Control sequences for the title, the screen, the colour, the direction and the line start, and half a character."""
@@ -44,7 +44,7 @@ def a_terminal(monkeypatch: pytest.MonkeyPatch) -> tuple[Terminal, Tty, Tty]:
 
 
 @pytest.mark.parametrize("is_tty", [True, False])
-def test_lines_and_notes_show_orders_as_text(is_tty: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_sequences_are_shown_as_text(is_tty: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines and notes show control sequences as text, on a terminal and in a pipe, whose output is often read on a
     terminal."""
     terminal, *streams = a_terminal(monkeypatch)
@@ -99,7 +99,9 @@ def test_what_a_program_prints_keeps_its_colours(monkeypatch: pytest.MonkeyPatch
         ("é 漢 🎉", "é 漢 🎉"),
     ],
 )
-def test_a_program_gives_a_terminal_no_orders(monkeypatch: pytest.MonkeyPatch, printed: str, shown: str) -> None:
+def test_control_sequences_of_a_program_do_not_reach_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, printed: str, shown: str
+) -> None:
     """Output of a program cannot control a terminal's cursor, screen, title or clipboard, because another user's
     program may have printed it. A file or a pipe gets every character."""
     terminal, out, _ = a_terminal(monkeypatch)
@@ -165,7 +167,7 @@ def test_a_time_that_is_none_does_not_end_a_copy(mtime: str, tmp_path: Path) -> 
     assert [(tmp_path / name).stat().st_mtime for name in ("folder", "file")] == [0, 0]
 
 
-async def test_what_a_user_wrote_is_shown_to_others_as_text(world: ApiWorld, desk: Desk) -> None:
+async def test_what_a_user_wrote_is_shown_to_others_as_text(world: ApiWorld, cli_user: CliUser) -> None:
     """Every verb that shows a launch shows texts of users as text, in each format: JSON and YAML use escapes and keep
     the value."""
     note = ORDERS.replace("\ud800", "")
@@ -174,7 +176,7 @@ async def test_what_a_user_wrote_is_shown_to_others_as_text(world: ApiWorld, des
     wordings += ["notebook config a", "notebook config a -o json", "rerun a --dry-run", "rerun a --dry-run -o json"]
     wordings += [f"rerun a --as {tool}" for tool in ("curl", "kubectl", "python")]
     for words in wordings:
-        done = await desk.run(*words.split())
+        done = await cli_user.run(*words.split())
         assert (done.code, is_harmless(done.out), is_harmless(done.err)) == (main.OK, True, True), (words, done)
         if words.startswith("get a -o"):
             view = json.loads(done.out) if "json" in words else yaml.safe_load(done.out)

@@ -19,20 +19,20 @@ from slipway.model.times import format_time, parse_time
 from slipway.runtime.clock import SystemClock
 from slipway.scheduler.simulate.workload_trace import load
 from tests.support.api_world import ApiWorld
-from tests.support.cli import Desk
+from tests.support.cli import CliUser
 
 
 @pytest.mark.parametrize(("option", "value"), [("--owner", "ann"), ("--since", "2h"), ("--limit", "5")])
-async def test_an_option_that_a_moment_does_not_have(desk: Desk, option: str, value: str) -> None:
+async def test_an_option_that_a_moment_does_not_have(cli_user: CliUser, option: str, value: str) -> None:
     """`--at` shows the allocations of all users: an option that filters them is refused instead of ignored."""
-    refused = await desk.run("history", "--at", "10m", option, value)
+    refused = await cli_user.run("history", "--at", "10m", option, value)
     assert (refused.code, f"{option}: has no effect with --at" in refused.err) == (main.USAGE, True)
 
 
-async def test_what_has_ended_is_listed_newest_first(world: ApiWorld, desk: Desk) -> None:
+async def test_what_has_ended_is_listed_newest_first(world: ApiWorld, cli_user: CliUser) -> None:
     """Ended allocations are listed newest first with their result; running ones are not listed; `-q` prints ids
     alone."""
-    assert "no ended allocation is still stored" in (await desk.run("history")).err
+    assert "no ended allocation is still stored" in (await cli_user.run("history")).err
     for number, name in enumerate(("first", "second")):
         await world.launch(name=name)
         now = world.clock.now() + number
@@ -40,26 +40,26 @@ async def test_what_has_ended_is_listed_newest_first(world: ApiWorld, desk: Desk
         over = record(found, Event.TERMINATED, now=now, ended_at=format_time(now), result=Result.CANCELED)
         await world.kube.replace_status(ALLOCATIONS, over)
     await world.launch(name="lives")
-    lines = (await desk.run("history")).out.splitlines()
+    lines = (await cli_user.run("history")).out.splitlines()
     assert [line.split()[0].rsplit("-", 1)[0] for line in lines[1:]] == ["second", "first"]
     assert "Canceled" in lines[1]
-    assert len((await desk.run("history", "-q")).out.split()) == 2
-    assert len((await desk.run("history", "-q", "--limit", "1")).out.split()) == 1
-    assert (await desk.run("history", "--since", "1s", "-q")).code == main.OK
+    assert len((await cli_user.run("history", "-q")).out.split()) == 2
+    assert len((await cli_user.run("history", "-q", "--limit", "1")).out.split()) == 1
+    assert (await cli_user.run("history", "--since", "1s", "-q")).code == main.OK
 
 
-async def test_who_stood_where_then(world: ApiWorld, desk: Desk) -> None:
+async def test_placements_at_an_earlier_time_are_listed(world: ApiWorld, cli_user: CliUser) -> None:
     """The placements at a moment are shown with the moment, and with what the history cannot know."""
     launched = await world.launch()
-    shown = await desk.run("history", "--at", "0s")
+    shown = await cli_user.run("history", "--at", "0s")
     assert launched["id"] in shown.out
     assert "1 Pending" in shown.err
-    before = await desk.run("history", "--at", "2020-01-01T00:00:00Z")
+    before = await cli_user.run("history", "--at", "2020-01-01T00:00:00Z")
     assert "no allocations" in before.err
     assert "note:" in before.err
 
 
-async def test_what_has_run_is_a_trace_that_simulate_reads(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
+async def test_what_has_run_is_a_trace_that_simulate_reads(world: ApiWorld, cli_user: CliUser, tmp_path: Path) -> None:
     """The trace that `simulate` reads has each allocation that ran, with the requests of its ranks and its run time."""
     roles = [
         {"name": "leader", "count": 1, "resources": {"cpu": 2, "memory": "4Gi"}},
@@ -80,7 +80,7 @@ async def test_what_has_run_is_a_trace_that_simulate_reads(world: ApiWorld, desk
         )
         await world.kube.replace_status(ALLOCATIONS, over)
     trace, cluster = tmp_path / "work.csv", tmp_path / "cluster.yaml"
-    ran = await desk.run("history", "--trace", str(trace))
+    ran = await cli_user.run("history", "--trace", str(trace))
     assert (ran.code, "2 allocations" in ran.err) == (main.OK, True), ran.err
     cluster.write_text("nodes: [{name: n, count: 2, cpu: 16, memory: 64Gi, gpus: 4}]\nqueues: [{name: vision}]\n")
     found = load(str(cluster), str(trace), str(tmp_path / "work.mapping.yaml"))
@@ -92,14 +92,14 @@ async def test_what_has_run_is_a_trace_that_simulate_reads(world: ApiWorld, desk
     assert len(found.warnings) == 1
 
 
-async def test_a_trace_has_everything(desk: Desk, tmp_path: Path) -> None:
+async def test_a_trace_has_everything(cli_user: CliUser, tmp_path: Path) -> None:
     """A trace contains everything, so options of pages are refused with it; a file that cannot be written is an
     error."""
     trace = str(tmp_path / "work.csv")
     for words in (["--at", "1h"], ["--limit", "5"], ["-o", "json"], ["-q"]):
-        ran = await desk.run("history", "--trace", trace, *words)
+        ran = await cli_user.run("history", "--trace", trace, *words)
         assert (ran.code, "not together with --trace" in ran.err) == (main.USAGE, True)
-    ran = await desk.run("history", "--trace", str(tmp_path / "no" / "work.csv"))
+    ran = await cli_user.run("history", "--trace", str(tmp_path / "no" / "work.csv"))
     assert (ran.code, "cannot be written" in ran.err) == (main.USAGE, True)
 
 

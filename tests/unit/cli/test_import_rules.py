@@ -20,7 +20,7 @@ def _verdicts(document: ImportedDocument) -> dict[str, Verdict]:
     return {entry.path: entry.verdict for entry in document.entries}
 
 
-def test_a_dollar_that_means_nothing_there_means_nothing_here() -> None:
+def test_a_literal_dollar_stays_literal() -> None:
     """A value of SkyPilot is plain text, so it is escaped: Kubernetes must not expand `$(NAME)` in it."""
     (body,) = _imported("run: echo $A\nenvs: {A: 'x$(date)'}\n").bodies
     assert body["env"] == {"A": "x$$(date)"}

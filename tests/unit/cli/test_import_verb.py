@@ -11,7 +11,7 @@ import yaml
 from slipway.cli import main
 from slipway.cli.importing.kinds import KNOWN, OBJECTS
 from tests.support.api_world import ApiWorld
-from tests.support.cli import Desk, run_here
+from tests.support.cli import CliUser, run_here
 
 JOB = """apiVersion: batch/v1
 kind: Job
@@ -139,18 +139,20 @@ def test_no_server_is_asked(tmp_path: Path) -> None:
     assert run_here("import", "--check", path, "--server", "http://127.0.0.1:1").code == main.FAILED
 
 
-async def test_a_server_can_be_asked(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
+async def test_a_server_can_be_asked(world: ApiWorld, cli_user: CliUser, tmp_path: Path) -> None:
     """`--check` is a dry run of each launch: nothing is launched."""
-    good = await desk.run("import", "--check", _file(tmp_path, JOB))
+    good = await cli_user.run("import", "--check", _file(tmp_path, JOB))
     assert (good.code, "hello: the server would launch it" in good.err) == (main.OK, True)
-    bad = await desk.run("import", "--check", _file(tmp_path, JOB.replace("{name: hello}", "{name: a, namespace: b}")))
+    bad = await cli_user.run(
+        "import", "--check", _file(tmp_path, JOB.replace("{name: hello}", "{name: a, namespace: b}"))
+    )
     assert (bad.code, "the server would refuse it" in bad.err) == (main.FAILED, True)
     assert await world.names() == []
 
 
-async def test_what_is_imported_can_be_applied(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
+async def test_what_is_imported_can_be_applied(world: ApiWorld, cli_user: CliUser, tmp_path: Path) -> None:
     """The output of an import can be applied, end to end."""
     launch = tmp_path / "launch.yaml"
-    assert (await desk.run("import", "--output", str(launch), _file(tmp_path, JOB))).code == main.OK
-    assert (await desk.run("apply", "-f", str(launch))).code == main.OK
+    assert (await cli_user.run("import", "--output", str(launch), _file(tmp_path, JOB))).code == main.OK
+    assert (await cli_user.run("apply", "-f", str(launch))).code == main.OK
     assert await world.names() == ["hello"]

@@ -21,7 +21,7 @@ from slipway.model import apitokens
 from slipway.sdk import address, contexts, credentials
 from slipway.sdk.contexts import CliContext, CliContexts
 from slipway.sdk.credentials import Credential, Kubernetes
-from tests.support.cli import Desk, run_here
+from tests.support.cli import CliUser, run_here
 from tests.support.http_stub import serve as serve_stub
 
 
@@ -34,7 +34,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_what_is_kept_is_its_owners_alone(tmp_path: Path) -> None:
+def test_the_token_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     """The file is 0600 in a folder of 0700, also when it existed before."""
     kept = CliContexts(
         "b", {"a": CliContext("http://a:1", token="s3cret"), "b": CliContext("http://b:1", token_file="/t")}
@@ -109,7 +109,7 @@ async def test_only_a_page_is_opened_in_a_browser(monkeypatch: pytest.MonkeyPatc
         return JSONResponse({"url": "file:///etc/passwd"})
 
     async with serve_stub(answer) as stub:
-        done = await Desk(stub.url).run("open")
+        done = await CliUser(stub.url).run("open")
     assert "in a browser" not in done.err
     assert "the server names no address of a page: 'file:///etc/passwd'" in done.err
 

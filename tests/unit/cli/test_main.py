@@ -15,7 +15,7 @@ HEAVY = ("argparse", "asyncio", "msgspec", "http.client", "yaml", "kubernetes", 
 NEVER = ("kubernetes", "redis", "numpy", "starlette", "httpx2")
 
 
-def test_help_loads_next_to_nothing() -> None:
+def test_help_imports_almost_no_modules() -> None:
     """The help page imports no library and no large part of the standard one."""
     code = f"import sys, slipway.cli.main as m; m.main(['--help']); print([n for n in {HEAVY!r} if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

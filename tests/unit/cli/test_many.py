@@ -11,14 +11,14 @@ from slipway.kube.resources import ALLOCATIONS
 from slipway.model.lifecycle import Event
 from slipway.model.reasons import Result
 from tests.support.api_world import ApiWorld
-from tests.support.cli import Desk
+from tests.support.cli import CliUser
 
 IMAGE = ("--image", "python:3.11")
 
 
-async def launched(desk: Desk, name: str, *options: str) -> None:
+async def launched(cli_user: CliUser, name: str, *options: str) -> None:
     """Launch an allocation that waits."""
-    done = await desk.run("run", "--detach", *IMAGE, "--name", name, *options, "--", "true")
+    done = await cli_user.run("run", "--detach", *IMAGE, "--name", name, *options, "--", "true")
     assert done.code == 0, done.err
 
 
@@ -51,67 +51,69 @@ async def left(world: ApiWorld) -> list[str]:
 
 
 @pytest.mark.parametrize("option", ["--workspace", "--queue", "--job", "--kind", "--phase", "--owner"])
-async def test_a_filter_beside_an_id_is_refused(world: ApiWorld, desk: Desk, option: str) -> None:
+async def test_a_filter_beside_an_id_is_refused(world: ApiWorld, cli_user: CliUser, option: str) -> None:
     """A filter beside an id is refused, because it would have no effect: the named allocation would be ended in any
     workspace."""
     id_ = (await world.launch(name="prep"))["id"]
-    refused = await desk.run("kill", id_, option, "other")
+    refused = await cli_user.run("kill", id_, option, "other")
     assert (refused.code, f"{option}: has no effect together with IDs" in refused.err) == (main.USAGE, True)
     assert (await world.get(f"/allocations/{id_}")).json()["desired"] != "Stopped"
 
 
-async def test_kill_chooses_by_labels(world: ApiWorld, desk: Desk, answered: list[str]) -> None:
+async def test_kill_chooses_by_labels(world: ApiWorld, cli_user: CliUser, answered: list[str]) -> None:
     """`kill` selects by labels: the question counts the allocations by state, and only a yes kills those that match."""
     for name in ("a", "b"):
-        await launched(desk, name, "--label", "sweep=lr")
-    await launched(desk, "other")
+        await launched(cli_user, name, "--label", "sweep=lr")
+    await launched(cli_user, "other")
     await world.run("a")
     answered.append("n")
-    refused = await desk.run("kill", "-l", "sweep=lr")
+    refused = await cli_user.run("kill", "-l", "sweep=lr")
     assert (refused.code, refused.out) == (main.OK, "")
     assert "kill 2 allocations of user " in refused.err
     assert "(1 Pending, 1 Running)?" in refused.err or "(1 Running, 1 Pending)?" in refused.err
     assert "nothing was changed" in refused.err
     assert await stopped(world) == []
     answered.append("y")
-    done = await desk.run("kill", "-l", "sweep=lr")
+    done = await cli_user.run("kill", "-l", "sweep=lr")
     assert (done.code, done.out.count("is being ended")) == (main.OK, 2)
     assert await stopped(world) == ["a", "b"]
 
 
-async def test_without_a_terminal_nothing_is_killed_unasked(world: ApiWorld, desk: Desk, answered: list[str]) -> None:
+async def test_without_a_terminal_nothing_is_killed_unasked(
+    world: ApiWorld, cli_user: CliUser, answered: list[str]
+) -> None:
     """Without a terminal nothing is killed without `--yes`; the error counts what would be killed."""
-    await launched(desk, "a")
-    refused = await desk.run("kill", "--all")
+    await launched(cli_user, "a")
+    refused = await cli_user.run("kill", "--all")
     assert refused.code == main.USAGE
     assert "kill 1 allocation of user" in refused.err
     assert "add --yes" in refused.err
     assert await stopped(world) == []
-    assert (await desk.run("kill", "--all", "--yes")).code == main.OK
+    assert (await cli_user.run("kill", "--all", "--yes")).code == main.OK
     assert await stopped(world) == ["a"]
 
 
-async def test_all_are_ones_own(world: ApiWorld, desk: Desk) -> None:
+async def test_all_selects_only_the_users_own_allocations(world: ApiWorld, cli_user: CliUser) -> None:
     """`--all` selects the caller's own allocations; those of another user must be named."""
-    await launched(desk, "mine")
-    await launched(desk, "hers", "--user", "eve")
-    await desk.run("kill", "--all", "-y")
+    await launched(cli_user, "mine")
+    await launched(cli_user, "hers", "--user", "eve")
+    await cli_user.run("kill", "--all", "-y")
     assert await stopped(world) == ["mine"]
-    await desk.run("kill", "--all", "-y", "--owner", "*")
+    await cli_user.run("kill", "--all", "-y", "--owner", "*")
     assert await stopped(world) == ["hers", "mine"]
 
 
-async def test_a_kind_stops_only_its_own(world: ApiWorld, desk: Desk) -> None:
+async def test_a_kind_stops_only_its_own(world: ApiWorld, cli_user: CliUser) -> None:
     """A verb of one kind stops only that kind: `slipway notebook stop --all` ends no run."""
-    await launched(desk, "train")
-    await desk.run("notebook", "start", "--detach", "--name", "nb")
-    assert (await desk.run("notebook", "stop", "--all", "--yes")).code == main.OK
+    await launched(cli_user, "train")
+    await cli_user.run("notebook", "start", "--detach", "--name", "nb")
+    assert (await cli_user.run("notebook", "stop", "--all", "--yes")).code == main.OK
     assert await stopped(world) == ["nb"]
 
 
-async def test_nothing_to_kill_is_said(desk: Desk) -> None:
+async def test_nothing_to_kill_is_said(cli_user: CliUser) -> None:
     """A kill that selects nothing says so, without an error or a question."""
-    done = await desk.run("kill", "--all")
+    done = await cli_user.run("kill", "--all")
     assert done.code == main.OK
     assert "to kill" in done.err
 
@@ -125,55 +127,55 @@ async def test_nothing_to_kill_is_said(desk: Desk) -> None:
         (("rm",), "give at least one ID"),
     ],
 )
-async def test_a_choice_that_is_none(desk: Desk, words: tuple[str, ...], said: str) -> None:
+async def test_an_unknown_choice_is_refused(cli_user: CliUser, words: tuple[str, ...], said: str) -> None:
     """An invalid selection is refused: filters alone select nothing by accident, and names and filters cannot be
     combined."""
-    done = await desk.run(*words)
+    done = await cli_user.run(*words)
     assert done.code == main.USAGE
     assert said in done.err
 
 
-async def test_rm_deletes_what_has_ended(world: ApiWorld, desk: Desk) -> None:
+async def test_rm_deletes_what_has_ended(world: ApiWorld, cli_user: CliUser) -> None:
     """`rm` deletes ended allocations; running ones stay, and the message names the command that ends them."""
-    await launched(desk, "ended")
-    await launched(desk, "waits")
+    await launched(cli_user, "ended")
+    await launched(cli_user, "waits")
     await world.step("ended", Event.TERMINATED, result=Result.SUCCEEDED)
-    done = await desk.run("rm", "ended", "waits")
+    done = await cli_user.run("rm", "ended", "waits")
     assert done.code == main.FAILED
     assert "is being removed" in done.out
     assert "is Pending: not removed. End it with `slipway kill waits-" in done.err
     assert await left(world) == ["waits"]
 
 
-async def test_rm_with_force_ends_first(world: ApiWorld, desk: Desk) -> None:
+async def test_rm_with_force_ends_first(world: ApiWorld, cli_user: CliUser) -> None:
     """`rm -f` ends running allocations first."""
-    await launched(desk, "waits")
-    done = await desk.run("rm", "-f", "waits")
+    await launched(cli_user, "waits")
+    done = await cli_user.run("rm", "-f", "waits")
     assert (done.code, "it is ended first" in done.out) == (main.OK, True)
     assert await left(world) == []
 
 
-async def test_rm_all_chooses_what_has_ended(world: ApiWorld, desk: Desk) -> None:
+async def test_rm_all_chooses_what_has_ended(world: ApiWorld, cli_user: CliUser) -> None:
     """`rm --all` selects ended allocations; running ones are neither counted nor changed."""
     for name in ("one", "two", "waits"):
-        await launched(desk, name)
+        await launched(cli_user, name)
     for name in ("one", "two"):
         await world.step(name, Event.TERMINATED, result=Result.FAILED)
-    done = await desk.run("rm", "--all", "-y")
+    done = await cli_user.run("rm", "--all", "-y")
     assert (done.code, done.out.count("is being removed")) == (main.OK, 2)
-    assert "to remove" in (await desk.run("rm", "--all")).err
+    assert "to remove" in (await cli_user.run("rm", "--all")).err
     assert await left(world) == ["waits"]
 
 
-async def test_many_are_removed_in_one_request(world: ApiWorld, desk: Desk) -> None:
+async def test_many_are_removed_in_one_request(world: ApiWorld, cli_user: CliUser) -> None:
     """Many allocations are removed in one request; a phase filters them."""
     for number in range(23):
-        await launched(desk, f"r{number}")
+        await launched(cli_user, f"r{number}")
         await world.step(f"r{number}", Event.TERMINATED, result=Result.SUCCEEDED)
-    await launched(desk, "waits")
-    none = await desk.run("rm", "--all", "-y", "--phase", "Running")
+    await launched(cli_user, "waits")
+    none = await cli_user.run("rm", "--all", "-y", "--phase", "Running")
     assert (none.code, none.out) == (main.OK, "")
-    done = await desk.run("rm", "--all", "-y", "--curl")
+    done = await cli_user.run("rm", "--all", "-y", "--curl")
     assert (done.code, done.out) == (main.OK, "23 allocations are being removed\n")
     assert done.err.count("/allocations/batch") == 1
     assert "DELETE" not in done.err
@@ -181,12 +183,12 @@ async def test_many_are_removed_in_one_request(world: ApiWorld, desk: Desk) -> N
 
 
 async def test_what_was_removed_meanwhile_is_no_failure_of_a_choice(
-    world: ApiWorld, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    world: ApiWorld, cli_user: CliUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An allocation that is deleted while the question waits for its answer is no failure: the rest is removed, and the
     command succeeds."""
     for name in ("one", "two"):
-        await launched(desk, name)
+        await launched(cli_user, name)
         await world.step(name, Event.TERMINATED, result=Result.SUCCEEDED)
     loop = asyncio.get_running_loop()
 
@@ -205,32 +207,32 @@ async def test_what_was_removed_meanwhile_is_no_failure_of_a_choice(
             return "y\n"
 
     monkeypatch.setattr(selection.sys, "stdin", Typing())
-    done = await desk.run("rm", "--all")
+    done = await cli_user.run("rm", "--all")
     assert (done.code, done.out.count("is being removed"), "failed" in done.err) == (main.OK, 1, False), done
     assert await world.names() == ["two"]
 
 
-async def test_rm_ends_with_the_code_of_its_failures(world: ApiWorld, desk: Desk) -> None:
+async def test_rm_ends_with_the_code_of_its_failures(world: ApiWorld, cli_user: CliUser) -> None:
     """`rm` exits with 3 when all failures are "not found", like `kill`; with 1 when they differ."""
-    await launched(desk, "ended")
-    await launched(desk, "waits")
+    await launched(cli_user, "ended")
+    await launched(cli_user, "waits")
     await world.step("ended", Event.TERMINATED, result=Result.SUCCEEDED)
-    done = await desk.run("rm", "ended", "nothing")
+    done = await cli_user.run("rm", "ended", "nothing")
     assert (done.code, done.out.count("is being removed")) == (main.NOT_FOUND, 1)
     assert "nothing: there is no allocation 'nothing'" in done.err
-    both = await desk.run("rm", "waits", "nothing")
+    both = await cli_user.run("rm", "waits", "nothing")
     assert (both.code, "2 of 2 failed" in both.err) == (main.FAILED, True)
 
 
-async def test_a_misspelled_id_is_answered_with_the_one_that_was_meant(world: ApiWorld, desk: Desk) -> None:
+async def test_a_misspelled_id_is_answered_with_the_one_that_was_meant(world: ApiWorld, cli_user: CliUser) -> None:
     """For a misspelled id the error suggests the closest name or id among the newest allocations, or none when none is
     close."""
-    await launched(desk, "train-resnet")
+    await launched(cli_user, "train-resnet")
     for words in (("logs", "train-resnte"), ("kill", "train-resnte"), ("describe", "train-resnte")):
-        done = await desk.run(*words)
+        done = await cli_user.run(*words)
         assert (done.code, "did you mean train-resnet?" in done.err) == (main.NOT_FOUND, True), words
-    assert "did you mean" not in (await desk.run("logs", "quite-another")).err
-    many = await desk.run("kill", "quite-another", "train-resnte")
+    assert "did you mean" not in (await cli_user.run("logs", "quite-another")).err
+    many = await cli_user.run("kill", "quite-another", "train-resnte")
     assert many.err.splitlines() == [
         "quite-another: there is no allocation 'quite-another'; `slipway ps` lists what there is",
         "train-resnte: there is no allocation 'train-resnte'; `slipway ps` lists what there is; did you mean "
@@ -249,22 +251,22 @@ async def test_a_misspelled_id_is_answered_with_the_one_that_was_meant(world: Ap
     ],
 )
 async def test_a_misspelled_choice_is_answered_with_the_one_that_was_meant(
-    desk: Desk, words: tuple[str, ...], meant: str
+    cli_user: CliUser, words: tuple[str, ...], meant: str
 ) -> None:
     """For misspelled values of options and arguments of verbs the error suggests the closest one, as for verbs and
     options."""
-    done = await desk.run(*words)
+    done = await cli_user.run(*words)
     assert (done.code, meant in done.err) == (main.USAGE, True), done.err
 
 
-async def test_many_are_killed_in_one_request(world: ApiWorld, desk: Desk) -> None:
+async def test_many_are_killed_in_one_request(world: ApiWorld, cli_user: CliUser) -> None:
     """Many allocations are killed with two calls, the list and the batch, not one for each; a phase filters them."""
     for number in range(25):
         await world.launch(name=f"r{number}", headers={"X-Slipway-User": "ada"})
     await world.run("r0")
-    one = await desk.run("kill", "--all", "-y", "--phase", "Running", "--user", "ada")
+    one = await cli_user.run("kill", "--all", "-y", "--phase", "Running", "--user", "ada")
     assert (one.code, await stopped(world)) == (main.OK, ["r0"])
-    done = await desk.run("kill", "--all", "-y", "--user", "ada", "--curl")
+    done = await cli_user.run("kill", "--all", "-y", "--user", "ada", "--curl")
     assert (done.code, done.out) == (main.OK, "25 allocations are being ended\n")
     assert done.err.count("/allocations?") == 1
     assert done.err.count("/allocations/batch") == 1
@@ -272,49 +274,49 @@ async def test_many_are_killed_in_one_request(world: ApiWorld, desk: Desk) -> No
     assert len(await stopped(world)) == 25
 
 
-async def test_failures_are_told_one_by_one(world: ApiWorld, desk: Desk) -> None:
+async def test_failures_are_told_one_by_one(world: ApiWorld, cli_user: CliUser) -> None:
     """Failures are listed one by one, each with its reason; the exit code is that of their class."""
-    await launched(desk, "a")
-    await launched(desk, "ended")
+    await launched(cli_user, "a")
+    await launched(cli_user, "ended")
     await world.step("ended", Event.TERMINATED, result=Result.SUCCEEDED)
-    done = await desk.run("hold", "a", "ended")
+    done = await cli_user.run("hold", "a", "ended")
     assert (done.code, done.out.count(" is held")) == (main.FAILED, 1)
     assert "has ended; there is nothing to hold" in done.err
     assert "1 of 2 failed" in done.err
-    missing = await desk.run("kill", "a", "nothing")
+    missing = await cli_user.run("kill", "a", "nothing")
     assert (missing.code, "there is no allocation 'nothing'" in missing.err) == (main.NOT_FOUND, True)
     assert await stopped(world) == ["a"]
-    again = await desk.run("kill", "a", "ended")
+    again = await cli_user.run("kill", "a", "ended")
     assert (again.code, "had ended: Succeeded" in again.out) == (main.OK, True)
 
 
-async def test_hold_resume_and_priority_choose_too(world: ApiWorld, desk: Desk) -> None:
+async def test_hold_resume_and_priority_choose_too(world: ApiWorld, cli_user: CliUser) -> None:
     """`hold`, `resume` and `priority` select with the options of `kill`; `resume` selects held allocations."""
     for name in ("a", "b"):
-        await launched(desk, name, "--label", "sweep=lr")
-    await launched(desk, "other")
-    assert (await desk.run("hold", "-l", "sweep=lr", "-y")).code == main.OK
+        await launched(cli_user, name, "--label", "sweep=lr")
+    await launched(cli_user, "other")
+    assert (await cli_user.run("hold", "-l", "sweep=lr", "-y")).code == main.OK
     assert [(await world.stored(name)).spec.hold for name in ("a", "b", "other")] == [True, True, False]
-    resumed = await desk.run("resume", "--all", "-y")
+    resumed = await cli_user.run("resume", "--all", "-y")
     assert (resumed.code, resumed.out.count("may start")) == (main.OK, 2)
-    done = await desk.run("priority", "-l", "sweep=lr", "-y", "77")
+    done = await cli_user.run("priority", "-l", "sweep=lr", "-y", "77")
     assert (done.code, done.out.count("has priority 77")) == (main.OK, 2)
     assert [(await world.stored(name)).spec.priority for name in ("a", "b")] == [77, 77]
-    named = await desk.run("priority", "a", "other", "5")
+    named = await cli_user.run("priority", "a", "other", "5")
     assert (named.code, (await world.stored("other")).spec.priority) == (main.OK, 5)
-    refused = await desk.run("priority", "a", "high")
+    refused = await cli_user.run("priority", "a", "high")
     assert (refused.code, "the last word is the new priority" in refused.err) == (main.USAGE, True)
 
 
-async def test_many_moves_keep_their_order(world: ApiWorld, desk: Desk) -> None:
+async def test_many_moves_keep_their_order(world: ApiWorld, cli_user: CliUser) -> None:
     """Many moved allocations keep the order of the arguments, ahead of another one or behind it."""
     for name in ("x", "a", "b", "y"):
-        await launched(desk, name)
+        await launched(cli_user, name)
     for words, order in (
         (("b", "a", "y", "--ahead-of", "x"), ["b", "a", "y", "x"]),
         (("x", "b", "--behind", "y"), ["a", "y", "x", "b"]),
     ):
-        done = await desk.run("move", *words)
+        done = await cli_user.run("move", *words)
         assert (done.code, done.out.count(" is now ")) == (main.OK, len(words) - 2), done.err
-        shown = (await desk.run("queue", "show")).out.splitlines()[1:]
+        shown = (await cli_user.run("queue", "show")).out.splitlines()[1:]
         assert [line.split()[1].rpartition("-")[0] for line in shown] == order

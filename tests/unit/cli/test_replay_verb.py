@@ -5,10 +5,10 @@ from pathlib import Path
 from slipway.cli import main
 from slipway.scheduler.record_sinks import StreamSink
 from tests.support.api_world import ApiWorld
-from tests.support.cli import Desk
-from tests.support.decision_desk import Desk as Leader
+from tests.support.cli import CliUser
 from tests.support.planner import an_allocation as an_ask
 from tests.support.planner import nodes
+from tests.support.recording_leader import RecordingLeader as Leader
 
 
 async def record_some(world: ApiWorld, count: int) -> None:
@@ -20,28 +20,30 @@ async def record_some(world: ApiWorld, count: int) -> None:
     await leader.recorder.flush()
 
 
-async def test_a_live_log_is_replayed_and_kept(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
+async def test_a_live_log_is_replayed_and_kept(world: ApiWorld, cli_user: CliUser, tmp_path: Path) -> None:
     """A live log is replayed from the API and stored; a replay of the stored file has the same result without the
     API."""
     await record_some(world, 4)
-    ran = await desk.run("replay")
+    ran = await cli_user.run("replay")
     assert (ran.code, "ticks 1 to 4 of pool default" in ran.out) == (main.OK, True), ran.err
     kept = tmp_path / "kept"
-    part = await desk.run("replay", "--pool", "default", "--from", "2", "--to", "3", "-o", "json", "--save", str(kept))
+    part = await cli_user.run(
+        "replay", "--pool", "default", "--from", "2", "--to", "3", "-o", "json", "--save", str(kept)
+    )
     assert (part.json["first"], part.json["last"], part.json["ticks"]) == (2, 3, 2)
-    again = await desk.run("replay", str(kept), "--from", "2", "-o", "json")
+    again = await cli_user.run("replay", str(kept), "--from", "2", "-o", "json")
     assert again.json == part.json
 
 
-async def test_what_can_not_be_replayed(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
+async def test_what_can_not_be_replayed(world: ApiWorld, cli_user: CliUser, tmp_path: Path) -> None:
     """An empty log, an unknown pool, invalid files and invalid arguments are refused."""
-    empty = await desk.run("replay")
+    empty = await cli_user.run("replay")
     assert (empty.code, "no recorded tick" in empty.err) == (main.USAGE, True)
-    assert (await desk.run("replay", "--pool", "nope")).code == main.NOT_FOUND
-    assert (await desk.run("replay", str(tmp_path / "none"))).code == main.USAGE
-    assert (await desk.run("replay", str(tmp_path))).code == main.USAGE
-    assert (await desk.run("replay", "--from", "x")).code == main.USAGE
-    assert (await desk.run("replay", "--save", str(tmp_path / "no" / "where"))).code == main.USAGE
+    assert (await cli_user.run("replay", "--pool", "nope")).code == main.NOT_FOUND
+    assert (await cli_user.run("replay", str(tmp_path / "none"))).code == main.USAGE
+    assert (await cli_user.run("replay", str(tmp_path))).code == main.USAGE
+    assert (await cli_user.run("replay", "--from", "x")).code == main.USAGE
+    assert (await cli_user.run("replay", "--save", str(tmp_path / "no" / "where"))).code == main.USAGE
     world.server.absent = True
-    away = await desk.run("replay")
+    away = await cli_user.run("replay")
     assert (away.code, "Redis" in away.err) == (main.FAILED, True)

@@ -6,7 +6,7 @@ import pytest
 
 from slipway.cli import main
 from tests.support.api_world import ApiWorld
-from tests.support.cli import Desk
+from tests.support.cli import CliUser
 
 RUN = ("run", "--image", "a", "--name", "llm", "--ranks", "2")
 BODY = """
@@ -19,9 +19,9 @@ replicas: %s
 """
 
 
-async def test_each_replica_is_a_launch_behind_the_service(world: ApiWorld, desk: Desk) -> None:
+async def test_each_replica_is_a_launch_behind_the_service(world: ApiWorld, cli_user: CliUser) -> None:
     """Each replica is a launch behind the Service; the ids are printed, and stderr shows how to see them."""
-    done = await desk.run(*RUN, "--replicas", "2", "--service", "llm:8000", "--", "serve")
+    done = await cli_user.run(*RUN, "--replicas", "2", "--service", "llm:8000", "--", "serve")
     assert done.code == main.OK, done.err
     assert [line.rpartition("-")[0] for line in done.out.splitlines()] == ["llm-0", "llm-1"]
     assert "2 replicas behind Service llm; see them with: slipway ps -l slipway.dev/service=llm" in done.err
@@ -29,7 +29,7 @@ async def test_each_replica_is_a_launch_behind_the_service(world: ApiWorld, desk
         spec = (await world.stored(f"llm-{index}")).spec
         assert spec.env == {"REPLICA_INDEX": index}
         assert spec.ranks[0].count == 2
-    listed = await desk.run("ps", "-l", "slipway.dev/service=llm")
+    listed = await cli_user.run("ps", "-l", "slipway.dev/service=llm")
     assert "llm-0" in listed.out
     assert "llm-1" in listed.out
 
@@ -47,10 +47,10 @@ async def test_each_replica_is_a_launch_behind_the_service(world: ApiWorld, desk
     ],
 )
 async def test_what_cannot_be_replicas_is_refused(
-    world: ApiWorld, desk: Desk, words: tuple[str, ...], said: str
+    world: ApiWorld, cli_user: CliUser, words: tuple[str, ...], said: str
 ) -> None:
     """Replicas that are not possible are refused with the field, the reason and what to write; nothing is launched."""
-    refused = await desk.run(*RUN, *words, "--", "serve")
+    refused = await cli_user.run(*RUN, *words, "--", "serve")
     assert refused.code == main.USAGE
     assert said in refused.err
     assert "launch." not in refused.err
@@ -58,24 +58,24 @@ async def test_what_cannot_be_replicas_is_refused(
 
 
 async def test_a_file_with_more_replicas_launches_those_that_are_new(
-    world: ApiWorld, desk: Desk, tmp_path: Path
+    world: ApiWorld, cli_user: CliUser, tmp_path: Path
 ) -> None:
     """A file with more replicas launches the new ones; applied again it launches nothing, and with fewer replicas it
     ends none."""
     path = tmp_path / "llm.yaml"
     for count, names in ((2, 2), (2, 2), (3, 3), (1, 3)):
         path.write_text(BODY % count)
-        done = await desk.run("apply", "-f", str(path))
+        done = await cli_user.run("apply", "-f", str(path))
         assert done.code == main.OK, done.err
         assert sorted(await world.names()) == [f"llm-{index}" for index in range(names)]
     assert "1 replica behind Service llm (1 launched before)" in done.err
 
 
-async def test_a_dry_run_shows_the_first(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
+async def test_a_dry_run_shows_the_first(world: ApiWorld, cli_user: CliUser, tmp_path: Path) -> None:
     """A dry run shows the first replica and says so; nothing is launched."""
     path = tmp_path / "llm.yaml"
     path.write_text(BODY % 3)
-    shown = await desk.run("apply", "-f", str(path), "--dry-run")
+    shown = await cli_user.run("apply", "-f", str(path), "--dry-run")
     assert shown.code == main.OK, shown.err
     assert "name: llm-0" in shown.out
     assert "the first of 3 replicas" in shown.err

@@ -13,7 +13,7 @@ from slipway.model.lifecycle import Event, Kind
 from slipway.model.reasons import Result
 from slipway.streams.logpacks import LogLine
 from tests.support.api_world import ApiWorld
-from tests.support.cli import Desk
+from tests.support.cli import CliUser
 from tests.support.logs import end_logs, store_lines
 
 RUN = ("run", "--detach", "--image", "python:3.11", "--name", "first")
@@ -26,12 +26,12 @@ async def spec_of_the_second(world: ApiWorld) -> Any:
     return await world.stored(name)
 
 
-async def test_the_same_is_launched_again(world: ApiWorld, desk: Desk) -> None:
+async def test_the_same_is_launched_again(world: ApiWorld, cli_user: CliUser) -> None:
     """A rerun launches the same body with another name, also when the first allocation has ended."""
-    assert (await desk.run(*RUN, *MANY, "--", "python", "train.py")).code == main.OK
+    assert (await cli_user.run(*RUN, *MANY, "--", "python", "train.py")).code == main.OK
     first = await world.stored("first")
     await world.step("first", Event.TERMINATED, result=Result.FAILED)
-    done = await desk.run("rerun", "first", "--detach")
+    done = await cli_user.run("rerun", "first", "--detach")
     assert done.code == main.OK, done.err
     second = await spec_of_the_second(world)
     for field in ("kind", "ranks", "min_available", "env", "template", "priority", "queue"):
@@ -40,21 +40,21 @@ async def test_the_same_is_launched_again(world: ApiWorld, desk: Desk) -> None:
     assert second.metadata.name.startswith("run-")
 
 
-async def test_another_type_of_gpus_replaces_the_flavors(world: ApiWorld, desk: Desk) -> None:
+async def test_another_type_of_gpus_replaces_the_flavors(world: ApiWorld, cli_user: CliUser) -> None:
     """`--gpu-type` sets the only accepted flavor."""
     flavors = [{"name": name, "nodeLabels": {"gpu": name}} for name in ("h100", "a100")]
     await world.kube.patch(RESOURCE_POOLS, "default", {"spec": {"flavors": flavors}})
-    await desk.run(*RUN, "--flavor", "a100", "--flavor", "h100", "--", "true")
-    done = await desk.run("rerun", "first", "--detach", "--gpu-type", "h100")
+    await cli_user.run(*RUN, "--flavor", "a100", "--flavor", "h100", "--", "true")
+    done = await cli_user.run("rerun", "first", "--detach", "--gpu-type", "h100")
     assert done.code == main.OK, done.err
     assert (await spec_of_the_second(world)).spec.flavors == ["h100"]
 
 
-async def test_options_change_what_they_name(world: ApiWorld, desk: Desk) -> None:
+async def test_options_change_what_they_name(world: ApiWorld, cli_user: CliUser) -> None:
     """Variables and labels are added, resources and ranks set, another command drops the old arguments."""
-    await desk.run(*RUN, *MANY, "--", "python", "train.py")
+    await cli_user.run(*RUN, *MANY, "--", "python", "train.py")
     options = ("--env", "B=3", "--label", "try=2", "--gpus", "1", "--ranks", "3", "--image", "python:3.12", "--hold")
-    done = await desk.run("rerun", "first", "--detach", *options, "--", "python", "other.py")
+    done = await cli_user.run("rerun", "first", "--detach", *options, "--", "python", "other.py")
     assert done.code == main.OK, done.err
     second = await spec_of_the_second(world)
     assert second.spec.env == {"A": "1", "B": "3"}
@@ -70,25 +70,25 @@ async def test_options_change_what_they_name(world: ApiWorld, desk: Desk) -> Non
     assert second.spec.priority == 70
 
 
-async def test_a_shell_is_launched_again_and_not_waited_for(world: ApiWorld, desk: Desk) -> None:
+async def test_a_shell_is_launched_again_and_not_waited_for(world: ApiWorld, cli_user: CliUser) -> None:
     """A rerun of a shell, which has no end of its own, launches a shell and returns at once."""
     await world.launch(name="first", kind="shell", command=[])
-    done = await desk.run("rerun", "first")
+    done = await cli_user.run("rerun", "first")
     assert done.code == main.OK, done.err
     assert (await spec_of_the_second(world)).spec.kind is Kind.SHELL
 
 
-async def test_a_rerun_is_looked_at_first(world: ApiWorld, desk: Desk) -> None:
+async def test_a_rerun_is_looked_at_first(world: ApiWorld, cli_user: CliUser) -> None:
     """`--dry-run` shows the rerun and launches nothing."""
-    await desk.run(*RUN, "--", "true")
-    done = await desk.run("rerun", "first", "--priority", "80", "--dry-run", "-o", "json")
+    await cli_user.run(*RUN, "--", "true")
+    done = await cli_user.run("rerun", "first", "--priority", "80", "--dry-run", "-o", "json")
     assert (done.code, done.json["spec"]["priority"]) == (main.OK, 80)
     assert await world.names() == ["first"]
 
 
-async def test_what_never_was_is_not_run_again(world: ApiWorld, desk: Desk) -> None:
+async def test_rerun_of_an_unknown_id_is_refused(world: ApiWorld, cli_user: CliUser) -> None:
     """An unknown allocation cannot be run again: it is named, and nothing is launched."""
-    done = await desk.run("rerun", "nothing")
+    done = await cli_user.run("rerun", "nothing")
     assert (done.code, "nothing" in done.err) == (main.NOT_FOUND, True)
     assert await world.names() == []
 
@@ -160,15 +160,15 @@ def test_a_change_without_one_place_is_refused(body: Any, changes: Any, said: st
         changed(body, changes)
 
 
-async def test_attach_is_what_run_shows(world: ApiWorld, desk: Desk) -> None:
+async def test_attach_is_what_run_shows(world: ApiWorld, cli_user: CliUser) -> None:
     """`attach` has the same output and exit code as `follow`."""
-    await desk.run(*RUN, "--", "true")
+    await cli_user.run(*RUN, "--", "true")
     id_ = id_of(await world.stored("first"))
     line = LogLine(attempt=1, rank=0, stream="stdout", time="2026-01-02T03:04:05Z", text="epoch 1")
     await store_lines(world.streams, id_, [line])
     await end_logs(world.streams, id_)
     await world.step("first", Event.TERMINATED, result=Result.FAILED, reason="RankFailed")
-    attached, followed = await desk.run("attach", "first"), await desk.run("follow", "first")
+    attached, followed = await cli_user.run("attach", "first"), await cli_user.run("follow", "first")
     assert attached == followed
     assert (attached.code, attached.out) == (main.FAILED, "epoch 1\n")
     assert "Failed" in attached.err
@@ -178,12 +178,12 @@ async def test_attach_is_what_run_shows(world: ApiWorld, desk: Desk) -> None:
     ("options", "ids"), [(("--run-as", "1002"), (1002, 2001)), (("--privilege", "root"), (0, 2001))]
 )
 async def test_another_user_takes_the_place_of_the_first_one(
-    world: ApiWorld, desk: Desk, options: tuple[str, str], ids: tuple[int, int]
+    world: ApiWorld, cli_user: CliUser, options: tuple[str, str], ids: tuple[int, int]
 ) -> None:
     """The option for the user replaces the user in the pod template of the first launch, and keeps the rest."""
     await world.kube.patch(RESOURCE_POOLS, "default", {"spec": {"allowedPrivileges": ["root"]}})
-    await desk.run(*RUN, "--run-as", "1001:2001", "--", "true")
-    done = await desk.run("rerun", "first", "--detach", *options)
+    await cli_user.run(*RUN, "--run-as", "1001:2001", "--", "true")
+    done = await cli_user.run("rerun", "first", "--detach", *options)
     assert done.code == main.OK, done.err
     context = (await spec_of_the_second(world)).spec.template["spec"]["securityContext"]
     assert (context["runAsUser"], context["runAsGroup"]) == ids

@@ -261,7 +261,7 @@ def test_explanations() -> None:
     assert progress_of({**why, "phase": "Starting", "message": "starting: 1 of 2 ranks running"}).startswith("starting")
 
 
-def test_who_holds_what_is_waited_for() -> None:
+def test_an_explanation_names_the_holders() -> None:
     """The allocations that occupy the required resources are listed, one line each, with the number of further ones."""
     holders = [{"id": "b", "user": "ada", "slots": 8, "since": "2026-01-02T03:04:05Z"}]
     why: Json = {"id": "a", "phase": "Pending", "code": "NoFit", "message": "no room", "holders": holders}
@@ -328,7 +328,7 @@ def test_errors_name_every_field() -> None:
     assert named("") == "(the whole)"
 
 
-def test_what_the_planner_foresees_is_told() -> None:
+def test_a_forecast_start_is_shown() -> None:
     """The forecast has the GPUs ahead, the smallest change in the planner's words, and the start, or that it is
     unknown."""
     told = {"aheadSlots": 8, "helps": ["uncordon node n3"], "estimatedStart": {"latest": "2026-01-01T00:01:40Z"}}

@@ -11,7 +11,7 @@ from slipway.cli import main, overview
 from slipway.cli.columns import width_of
 from slipway.cli.overview import ClusterOverview
 from tests.support.api_world import ApiWorld
-from tests.support.cli import Desk
+from tests.support.cli import CliUser
 from tests.support.http_stub import serve_app
 from tests.support.ports import free_port
 from tests.support.pty_command import on_a_terminal
@@ -120,31 +120,31 @@ def test_what_is_shown_first() -> None:
     ]
 
 
-async def test_in_a_pipe_it_is_printed_once(world: ApiWorld, desk: Desk) -> None:
+async def test_in_a_pipe_it_is_printed_once(world: ApiWorld, cli_user: CliUser) -> None:
     """In a pipe the page is printed once, for the caller's allocations, another user's, or all."""
     await world.launch(name="mine", headers={"X-Slipway-User": "ada"})
     await world.launch(name="hers", headers={"X-Slipway-User": "eve"})
-    mine = await desk.run("top", "--user", "ada")
+    mine = await cli_user.run("top", "--user", "ada")
     assert (mine.code, "mine-" in mine.out, "hers-" in mine.out) == (main.OK, True, False)
     assert mine.out.splitlines()[0].endswith("2 waiting")
-    assert "hers-" in (await desk.run("top", "--once", "--owner", "eve")).out
-    everybody = (await desk.run("top", "--owner", "*")).out
+    assert "hers-" in (await cli_user.run("top", "--once", "--owner", "eve")).out
+    everybody = (await cli_user.run("top", "--owner", "*")).out
     assert ("mine-" in everybody, "hers-" in everybody) == (True, True)
 
 
 async def test_a_server_that_is_not_there_is_an_error_in_a_pipe() -> None:
     """In a pipe a missing server is an error, as for every verb."""
-    done = await Desk("http://127.0.0.1:1").run("top")
+    done = await CliUser("http://127.0.0.1:1").run("top")
     assert (done.code, "no Slipway answers" in done.err) == (main.FAILED, True)
 
 
 @pytest.mark.parametrize(
     ("leave", "code"), [("q", main.OK), (signal.SIGINT, main.OK), (signal.SIGTERM, 128 + signal.SIGTERM)]
 )
-async def test_the_terminal_is_left_as_it_was(world: ApiWorld, desk: Desk, leave: str | int, code: int) -> None:
+async def test_the_terminal_is_left_as_it_was(world: ApiWorld, cli_user: CliUser, leave: str | int, code: int) -> None:
     """After a key, Ctrl-C or a signal the terminal is restored: the screen, the cursor and the echo of keys."""
     await world.launch(name="mine")
-    with on_a_terminal("top", "--server", desk.url, "--owner", "*", rows=14) as command:
+    with on_a_terminal("top", "--server", cli_user.url, "--owner", "*", rows=14) as command:
         await asyncio.to_thread(command.wait_for, "mine-")
         assert command.modes != command.modes_before
         if isinstance(leave, str):

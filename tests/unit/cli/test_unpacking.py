@@ -117,7 +117,7 @@ def test_links_do_not_lead_out_through_each_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", hostile_tars())
-def test_what_takes_memory_is_refused(tmp_path: Path, what: str) -> None:
+def test_members_that_need_too_much_memory_are_refused(tmp_path: Path, what: str) -> None:
     """Headers that need much memory are refused: an archive of a rank has the same limits as an upload."""
     archive = hostile_tars()[what] + END
     tracemalloc.start()
@@ -140,7 +140,7 @@ def test_what_is_implied_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("type_", [tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.FIFOTYPE])
-def test_names_that_are_remembered_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type_: bytes) -> None:
+def test_the_memory_for_member_names_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type_: bytes) -> None:
     """The stored names of folders, links and left-out entries have a limit; the names of files are not stored."""
     monkeypatch.setattr(unpacking, "KEPT_BYTES_MAX", 150)
     assert unpacked(tmp_path, *(an_entry(f"{number}" * 90, b"x") for number in range(3))).files == 3

@@ -23,7 +23,7 @@ from slipway.kube.resources import NAMESPACES, QUEUES, RESOURCE_POOLS, SECRETS
 from slipway.model.lifecycle import Event, RankState
 from slipway.model.reasons import Reason, Result
 from tests.support.api_world import ApiWorld
-from tests.support.cli import Desk, run_here
+from tests.support.cli import CliUser, run_here
 
 RUN = ("run", "--image", "python:3.11", "--detach", "--name", "train")
 
@@ -44,10 +44,10 @@ async def ended(world: ApiWorld, name: str, *, code: int = 0) -> None:
     await world.publish(over)
 
 
-async def test_a_launch_says_its_id(world: ApiWorld, desk: Desk) -> None:
+async def test_a_launch_says_its_id(world: ApiWorld, cli_user: CliUser) -> None:
     """`run --detach` prints the id and nothing else; the options are in the spec."""
     words = ("--gpus", "1", "--cpus", "2", "--ranks", "3", "--env", "A=1", "--max-restarts", "2", "--user", "ann")
-    done = await desk.run(*RUN, *words, "--priority", "70", "--", "python", "train.py")
+    done = await cli_user.run(*RUN, *words, "--priority", "70", "--", "python", "train.py")
     assert done.code == 0
     stored = await world.stored("train")
     assert done.out == f"train-{stored.metadata.uid[:8]}\n"
@@ -60,23 +60,23 @@ async def test_a_launch_says_its_id(world: ApiWorld, desk: Desk) -> None:
 
 
 async def test_a_variable_without_a_value_has_the_callers(
-    world: ApiWorld, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    world: ApiWorld, cli_user: CliUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`--env NAME` uses the caller's value, also an empty one; a `$` in it is not expanded."""
     monkeypatch.setenv("HF_TOKEN", "x=y")
     monkeypatch.setenv("EMPTY", "")
     monkeypatch.setenv("PASSWORD", "a$$b$(C)")
     words = ("--env", "HF_TOKEN", "--env", "EMPTY", "--env", "PASSWORD", "--env", "B=2")
-    done = await desk.run("run", "--image", "a", "--detach", *words, "--", "true")
+    done = await cli_user.run("run", "--image", "a", "--detach", *words, "--", "true")
     assert done.code == main.OK, done.err
     (name,) = await world.names()
     written = {"HF_TOKEN": "x=y", "EMPTY": "", "PASSWORD": "a$$$$b$$(C)", "B": "2"}
     assert (await world.stored(name)).spec.env == written
 
 
-async def test_a_secret_travels_by_name(world: ApiWorld, desk: Desk) -> None:
+async def test_a_secret_travels_by_name(world: ApiWorld, cli_user: CliUser) -> None:
     """A secret is sent by name: the object refers to the value and never contains it."""
-    done = await desk.run("run", "--image", "a", "--detach", "--secret", "HF_TOKEN=hub/token", "--", "true")
+    done = await cli_user.run("run", "--image", "a", "--detach", "--secret", "HF_TOKEN=hub/token", "--", "true")
     assert done.code == main.OK, done.err
     (name,) = await world.names()
     (container,) = (await world.stored(name)).spec.template["spec"]["containers"]
@@ -85,16 +85,16 @@ async def test_a_secret_travels_by_name(world: ApiWorld, desk: Desk) -> None:
 
 
 async def test_a_secret_without_a_reference_takes_its_value_from_here(
-    world: ApiWorld, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    world: ApiWorld, cli_user: CliUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A secret without a reference takes its value from the caller's environment. The value is only in the Secret of
     the allocation and is never shown; a dry run creates none."""
     monkeypatch.setenv("HF_TOKEN", "canary-7d1f")
     words = ("run", "--image", "a", "--name", "train", "--secret", "HF_TOKEN")
-    looked = await desk.run(*words, "--dry-run", "--", "true")
+    looked = await cli_user.run(*words, "--dry-run", "--", "true")
     assert looked.code == main.OK, looked.err
     assert (await world.kube.list(SECRETS)).items == []
-    done = await desk.run(*words, "--detach", "-o", "yaml", "--", "true")
+    done = await cli_user.run(*words, "--detach", "-o", "yaml", "--", "true")
     assert done.code == main.OK, done.err
     assert "canary" not in looked.out + looked.err + done.out + done.err
     assert (await world.stored("train")).spec.secret_variables == ["HF_TOKEN"]
@@ -103,63 +103,63 @@ async def test_a_secret_without_a_reference_takes_its_value_from_here(
 
 
 async def test_a_rerun_needs_the_secret_values_again(
-    world: ApiWorld, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    world: ApiWorld, cli_user: CliUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rerun needs the values of secrets again, because it cannot read them; `config` says so too."""
     monkeypatch.setenv("HF_TOKEN", "canary-7d1f")
-    await desk.run("run", "--image", "a", "--detach", "--name", "train", "--secret", "HF_TOKEN", "--", "true")
-    refused = await desk.run("rerun", "train", "--detach")
+    await cli_user.run("run", "--image", "a", "--detach", "--name", "train", "--secret", "HF_TOKEN", "--", "true")
+    refused = await cli_user.run("rerun", "train", "--detach")
     assert refused.code == main.USAGE
     assert "set HF_TOKEN here and add --secret HF_TOKEN" in refused.err
-    shown = await desk.run("command", "config", "train")
+    shown = await cli_user.run("command", "config", "train")
     assert "secret values (HF_TOKEN) are not shown" in shown.err
     assert "secretVariables" not in shown.out
-    again = await desk.run("rerun", "train", "--detach", "--secret", "HF_TOKEN")
+    again = await cli_user.run("rerun", "train", "--detach", "--secret", "HF_TOKEN")
     assert again.code == main.OK, again.err
     assert len((await world.kube.list(SECRETS)).items) == 2
 
 
-async def test_a_service_account_is_named_by_an_option(world: ApiWorld, desk: Desk) -> None:
+async def test_a_service_account_is_named_by_an_option(world: ApiWorld, cli_user: CliUser) -> None:
     """`--service-account` sets the launch's field."""
     allowed = {"metadata": {"annotations": {"slipway.dev/service-accounts": "reader"}}}
     await world.kube.patch(NAMESPACES, "default", allowed)
-    assert (await desk.run(*RUN, "--service-account", "reader", "--", "true")).code == main.OK
+    assert (await cli_user.run(*RUN, "--service-account", "reader", "--", "true")).code == main.OK
     assert (await world.stored("train")).spec.template["spec"]["serviceAccountName"] == "reader"
 
 
-async def test_the_size_of_shared_memory_is_an_option(world: ApiWorld, desk: Desk) -> None:
+async def test_the_size_of_shared_memory_is_an_option(world: ApiWorld, cli_user: CliUser) -> None:
     """`--shm-size` sets the launch's field; an invalid size is refused with the option's name and what to write."""
-    assert (await desk.run(*RUN, "--shm-size", "2Gi", "--", "true")).code == main.OK
+    assert (await cli_user.run(*RUN, "--shm-size", "2Gi", "--", "true")).code == main.OK
     assert (await world.stored("train")).spec.shm_size == "2Gi"
-    refused = await desk.run(*RUN, "--shm-size", "lots", "--", "true")
+    refused = await cli_user.run(*RUN, "--shm-size", "lots", "--", "true")
     assert refused.code == main.USAGE
     assert "--shm-size" in refused.err
     assert "such as 8Gi" in refused.err
 
 
-async def test_a_service_is_an_option_and_its_address_is_described(world: ApiWorld, desk: Desk) -> None:
+async def test_a_service_is_an_option_and_its_address_is_described(world: ApiWorld, cli_user: CliUser) -> None:
     """`--service` sets the launch's field; an invalid one is refused with what to write."""
-    assert (await desk.run(*RUN, "--service", "llm:8000", "--", "true")).code == main.OK
+    assert (await cli_user.run(*RUN, "--service", "llm:8000", "--", "true")).code == main.OK
     service = (await world.stored("train")).spec.service
     assert service is not None
     assert (service.name, service.port) == ("llm", 8000)
-    assert "llm.default.svc:8000" in (await desk.run("describe", "train")).out
+    assert "llm.default.svc:8000" in (await cli_user.run("describe", "train")).out
     for wrong in ("llm", "llm:http", ":80"):
-        refused = await desk.run(*RUN, "--service", wrong, "--", "true")
+        refused = await cli_user.run(*RUN, "--service", wrong, "--", "true")
         assert refused.code == main.USAGE
         assert "NAME:PORT, such as llm:8000" in refused.err
-    refused = await desk.run(*RUN, "--service", "llm:70000", "--", "true")
+    refused = await cli_user.run(*RUN, "--service", "llm:70000", "--", "true")
     assert refused.code == main.USAGE
     assert "service.port: must be at most 65535" in refused.err
 
 
-async def test_run_follows_with_the_flag_and_without(world: ApiWorld, desk: Desk) -> None:
+async def test_run_follows_with_the_flag_and_without(world: ApiWorld, cli_user: CliUser) -> None:
     """`run` follows to the end with `--follow` and without, and exits with the program's code; the same key launches
     once, so that the second command follows the ended allocation."""
     words = ("run", "--image", "a", "--name", "train", "--key", "k")
-    await desk.run(*words, "--detach", "--", "true")
+    await cli_user.run(*words, "--detach", "--", "true")
     await ended(world, "train", code=3)
-    followed, also = await desk.run(*words, "--", "true"), await desk.run(*words, "--follow", "--", "true")
+    followed, also = await cli_user.run(*words, "--", "true"), await cli_user.run(*words, "--follow", "--", "true")
     assert (followed.code, followed.err) == (also.code, also.err)
     assert followed.code == 3
     assert "rank 0 exited with 3" in followed.err
@@ -169,41 +169,41 @@ async def test_run_follows_with_the_flag_and_without(world: ApiWorld, desk: Desk
     "other", [("--detach",), ("--wait",), ("-q",), ("-o", "json"), ("--dry-run",), ("--as", "curl")]
 )
 async def test_what_follows_nothing_is_refused_beside_follow(
-    world: ApiWorld, desk: Desk, other: tuple[str, ...]
+    world: ApiWorld, cli_user: CliUser, other: tuple[str, ...]
 ) -> None:
     """Options that do not follow are refused beside `--follow`, before anything is launched."""
-    refused = await desk.run("run", "--image", "a", "--follow", *other, "--", "true")
+    refused = await cli_user.run("run", "--image", "a", "--follow", *other, "--", "true")
     assert refused.code == main.USAGE
     assert "--follow" in refused.err
     assert await world.names() == []
 
 
-async def test_the_setup_is_an_option(world: ApiWorld, desk: Desk) -> None:
+async def test_the_setup_is_an_option(world: ApiWorld, cli_user: CliUser) -> None:
     """`--setup` is sent as it was typed; without a command it is refused with the option's name."""
-    assert (await desk.run(*RUN, "--setup", "pip install $X", "--", "true")).code == main.OK
+    assert (await cli_user.run(*RUN, "--setup", "pip install $X", "--", "true")).code == main.OK
     assert (await world.stored("train")).spec.setup == "pip install $X"
-    assert "Setup:      pip install $X\n" in (await desk.run("describe", "train")).out
-    refused = await desk.run("run", "--image", "own", "--setup", "true")
+    assert "Setup:      pip install $X\n" in (await cli_user.run("describe", "train")).out
+    refused = await cli_user.run("run", "--image", "own", "--setup", "true")
     assert refused.code == main.USAGE
     assert "--setup: runs before the command, but there is no command" in refused.err
 
 
-async def test_what_it_waits_for_is_an_option(world: ApiWorld, desk: Desk) -> None:
+async def test_what_it_waits_for_is_an_option(world: ApiWorld, cli_user: CliUser) -> None:
     """`--after ID` names a dependency and its required end; an invalid one is refused before anything is sent."""
     await world.launch(name="prep")
     await world.post("/jobs", {"name": "sweep"})
     await world.launch(name="part", job="sweep")
     options = ("--after", "prep", "--after", "job/sweep:end")
-    assert (await desk.run(*RUN, *options, "--", "true")).code == main.OK
+    assert (await cli_user.run(*RUN, *options, "--", "true")).code == main.OK
     ids = [id_of(await world.stored(name)) for name in ("prep", "part")]
     stored = (await world.stored("train")).spec.after
     assert [(each.allocation, each.when.value) for each in stored] == list(
         zip(ids, ("succeeded", "ended"), strict=True)
     )
     for text in ("prep:soon", "", ":ok", "queue/prep", "job/", "prep:"):
-        refused = await desk.run(*RUN, "--after", text, "--", "true")
+        refused = await cli_user.run(*RUN, "--after", text, "--", "true")
         assert (refused.code, "--after: " in refused.err) == (main.USAGE, True), text
-    unknown = await desk.run(*RUN, "--after", "nobody", "--", "true")
+    unknown = await cli_user.run(*RUN, "--after", "nobody", "--", "true")
     assert "--after: workspace default has no allocation nobody" in unknown.err
 
 
@@ -211,37 +211,39 @@ async def test_what_it_waits_for_is_an_option(world: ApiWorld, desk: Desk) -> No
     ("text", "mode"),
     [("rack", "required"), ("example.com/block=required", "required"), ("rack=preferred", "preferred")],
 )
-async def test_where_all_ranks_belong_together_is_an_option(world: ApiWorld, desk: Desk, text: str, mode: str) -> None:
+async def test_where_all_ranks_belong_together_is_an_option(
+    world: ApiWorld, cli_user: CliUser, text: str, mode: str
+) -> None:
     """`--topology KEY` is the topology of the whole allocation; without `preferred` it is required."""
-    assert (await desk.run(*RUN, "--topology", text, "--", "true")).code == main.OK
+    assert (await cli_user.run(*RUN, "--topology", text, "--", "true")).code == main.OK
     spec = (await world.stored("train")).spec
     assert spec.topology is not None
     assert (spec.topology.key, spec.topology.mode) == (text.partition("=")[0], mode)
     assert all(role.topology is None for role in spec.ranks)
 
 
-async def test_a_topology_that_cannot_be_read_is_refused(desk: Desk) -> None:
+async def test_a_topology_that_cannot_be_read_is_refused(cli_user: CliUser) -> None:
     """An invalid topology is refused with what to write instead; an invalid node label is refused by the API, and the
     error names the option."""
     for text in ("", "=required", "rack=near", "rack="):
-        refused = await desk.run(*RUN, "--topology", text, "--", "true")
+        refused = await cli_user.run(*RUN, "--topology", text, "--", "true")
         assert (refused.code, "is not KEY, KEY=required or KEY=preferred" in refused.err) == (main.USAGE, True), text
-    refused = await desk.run(*RUN, "--topology", "a rack", "--", "true")
+    refused = await cli_user.run(*RUN, "--topology", "a rack", "--", "true")
     assert (refused.code, "--topology" in refused.err) == (main.USAGE, True), refused.err
 
 
 @pytest.mark.parametrize("option", ["--retry", "--max-restarts"])
-async def test_how_often_it_is_tried_again_is_an_option(world: ApiWorld, desk: Desk, option: str) -> None:
+async def test_how_often_it_is_tried_again_is_an_option(world: ApiWorld, cli_user: CliUser, option: str) -> None:
     """The number of restarts is an option with two names."""
-    assert (await desk.run(*RUN, option, "3", "--", "true")).code == main.OK
+    assert (await cli_user.run(*RUN, option, "3", "--", "true")).code == main.OK
     assert (await world.stored("train")).spec.max_restarts == 3
 
 
-async def test_what_an_exit_code_means_is_an_option(world: ApiWorld, desk: Desk) -> None:
+async def test_what_an_exit_code_means_is_an_option(world: ApiWorld, cli_user: CliUser) -> None:
     """`--on-exit` sets rules for exit codes, in the order of the options; an invalid one is refused with its name and
     what to write."""
     options = ("--retry", "2", "--on-exit", "75=notCounted", "--on-exit", "2,64-78=fail")
-    assert (await desk.run(*RUN, *options, "--", "true")).code == main.OK
+    assert (await cli_user.run(*RUN, *options, "--", "true")).code == main.OK
     policy = (await world.stored("train")).spec.failure_policy
     assert policy is not None
     assert [(rule.action, rule.exit_codes) for rule in policy.rules] == [("notCounted", [75]), ("fail", [2, "64-78"])]
@@ -251,31 +253,31 @@ async def test_what_an_exit_code_means_is_an_option(world: ApiWorld, desk: Desk)
         ("0=fail", "0 is no failure; write exit codes from 1 to 255"),
         ("1=stop", "must be one of fail, retry, ignore, notCounted"),
     ):
-        refused = await desk.run(*RUN, "--on-exit", text, "--", "true")
+        refused = await cli_user.run(*RUN, "--on-exit", text, "--", "true")
         assert (refused.code, "--on-exit" in refused.err, said in refused.err) == (main.USAGE, True, True), refused.err
 
 
-async def test_who_runs_it_is_an_option(world: ApiWorld, desk: Desk) -> None:
+async def test_who_runs_it_is_an_option(world: ApiWorld, cli_user: CliUser) -> None:
     """`--run-as` sets the user, the group or both by number; other values are refused before anything is sent."""
     for number, (text, user, group) in enumerate(
         (("1001", 1001, None), ("1001:2001", 1001, 2001), (":2001", 1000, 2001))
     ):
         assert (
-            await desk.run("run", "-d", "--name", f"as-{number}", "--image", "x", "--run-as", text, "--", "true")
+            await cli_user.run("run", "-d", "--name", f"as-{number}", "--image", "x", "--run-as", text, "--", "true")
         ).code == 0
         context = (await world.stored(f"as-{number}")).spec.template["spec"].get("securityContext", {})
         assert (context.get("runAsUser"), context.get("runAsGroup")) == (user, group)
     for text in ("ada", "1001:staff", ":", "1001:2001:3001", "-1", "1" * 20):
-        refused = await desk.run(*RUN, "--run-as=" + text, "--", "true")
+        refused = await cli_user.run(*RUN, "--run-as=" + text, "--", "true")
         assert (refused.code, "--run-as" in refused.err) == (main.USAGE, True), text
 
 
-async def test_volumes_and_privileges_are_options(world: ApiWorld, desk: Desk) -> None:
+async def test_volumes_and_privileges_are_options(world: ApiWorld, cli_user: CliUser) -> None:
     """Volumes and privileges are options: each claim with its path, and each privilege that the pool allows."""
     await world.kube.patch(RESOURCE_POOLS, "default", {"spec": {"allowedPrivileges": ["hostNetwork", "IPC_LOCK"]}})
     volumes = ("--volume", "dataset:/data:ro", "--volume", "home:/home/ada")
     privileges = ("--privilege", "hostNetwork", "--privilege", "IPC_LOCK")
-    done = await desk.run(*RUN, *volumes, *privileges, "--", "true")
+    done = await cli_user.run(*RUN, *volumes, *privileges, "--", "true")
     assert done.code == main.OK, done.err
     pod = (await world.stored("train")).spec.template["spec"]
     assert [mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]] == ["/data", "/home/ada"]
@@ -298,88 +300,92 @@ async def test_volumes_and_privileges_are_options(world: ApiWorld, desk: Desk) -
     ],
 )
 async def test_a_wrong_volume_or_privilege_is_named_by_its_option(
-    desk: Desk, option: tuple[str, str], words: str
+    cli_user: CliUser, option: tuple[str, str], words: str
 ) -> None:
     """A wrong volume or privilege is refused with its option, and what to write or whom to ask."""
-    refused = await desk.run(*RUN, *option, "--", "true")
+    refused = await cli_user.run(*RUN, *option, "--", "true")
     assert refused.code == main.USAGE
     assert words in refused.err
     assert option[0] in refused.err
 
 
-async def test_a_refused_service_account_is_named_by_its_option(desk: Desk) -> None:
+async def test_a_refused_service_account_is_named_by_its_option(cli_user: CliUser) -> None:
     """A refused service account is reported with its option and the setting that would allow it."""
-    refused = await desk.run(*RUN, "--service-account", "reader", "--", "true")
+    refused = await cli_user.run(*RUN, "--service-account", "reader", "--", "true")
     assert refused.code == main.USAGE
     assert "--service-account: the workspace does not allow the service account 'reader'" in refused.err
 
 
-async def test_the_type_of_gpus_is_named_by_an_option(world: ApiWorld, desk: Desk) -> None:
+async def test_the_type_of_gpus_is_named_by_an_option(world: ApiWorld, cli_user: CliUser) -> None:
     """The type of GPUs is set by `--gpu-type`, or several types by `--flavor`, the best first; both together are
     refused."""
     flavors = [{"name": name, "nodeLabels": {"gpu": name}} for name in ("h100", "a100")]
     await world.kube.patch(RESOURCE_POOLS, "default", {"spec": {"flavors": flavors}})
-    assert (await desk.run(*RUN, "--gpu-type", "h100", "--", "true")).code == main.OK
+    assert (await cli_user.run(*RUN, "--gpu-type", "h100", "--", "true")).code == main.OK
     assert (await world.stored("train")).spec.flavors == ["h100"]
     both = ("--flavor", "a100", "--flavor", "h100")
-    assert (await desk.run("run", "--image", "a", "--detach", "--name", "either", *both, "--", "true")).code == main.OK
+    assert (
+        await cli_user.run("run", "--image", "a", "--detach", "--name", "either", *both, "--", "true")
+    ).code == main.OK
     assert (await world.stored("either")).spec.flavors == ["a100", "h100"]
-    assert (await desk.run(*RUN, "--gpu-type", "h100", *both, "--", "true")).code == main.USAGE
+    assert (await cli_user.run(*RUN, "--gpu-type", "h100", *both, "--", "true")).code == main.USAGE
 
 
-async def test_a_refused_type_of_gpus_is_named_by_its_option(desk: Desk) -> None:
+async def test_a_refused_type_of_gpus_is_named_by_its_option(cli_user: CliUser) -> None:
     """A refused type of GPUs is reported with its option and the types of the pool."""
     for option, name in (("--gpu-type", "--gpu-type"), ("--flavor", "flavors[0]")):
-        refused = await desk.run(*RUN, option, "h100", "--", "true")
+        refused = await cli_user.run(*RUN, option, "h100", "--", "true")
         assert refused.code == main.USAGE
         assert f"{name}: pool default has no flavor 'h100'; it has no flavors" in refused.err
 
 
-async def test_describe_shows_the_flavor_of_its_gpus(world: ApiWorld, desk: Desk) -> None:
+async def test_describe_shows_the_flavor_of_its_gpus(world: ApiWorld, cli_user: CliUser) -> None:
     """`describe` shows the flavor of the admission; in a pool without flavors there is no such line."""
     for name, flavor in (("train", "h100"), ("plain", "")):
         await world.launch(name=name)
         await world.step(name, Event.ASSIGNED, admission=Admission(decision_id="d1", epoch=1, flavor=flavor))
-    assert "GPU type:   h100\n" in (await desk.run("describe", "train")).out
-    assert "GPU type" not in (await desk.run("describe", "plain")).out
+    assert "GPU type:   h100\n" in (await cli_user.run("describe", "train")).out
+    assert "GPU type" not in (await cli_user.run("describe", "plain")).out
 
 
-async def test_describe_shows_what_it_waits_for(world: ApiWorld, desk: Desk) -> None:
+async def test_describe_shows_what_it_waits_for(world: ApiWorld, cli_user: CliUser) -> None:
     """`describe` shows the dependencies, with the required and the actual end of each; of many only the first."""
     ids = [(await world.launch(name=f"p{number}"))["id"] for number in range(6)]
     await world.step("p0", Event.TERMINATED, result=Result.SUCCEEDED)
     await world.launch(name="train", after=[{"allocation": id_, "when": "ended"} for id_ in ids])
-    shown = (await desk.run("describe", "train")).out
+    shown = (await cli_user.run("describe", "train")).out
     first = ", ".join(f"{id_} ended ({'not yet' if number else 'Succeeded'})" for number, id_ in enumerate(ids[:4]))
     assert f"After:      {first} and 2 more\n" in shown
 
 
-async def test_describe_shows_the_command_as_it_was_typed(world: ApiWorld, desk: Desk) -> None:
+async def test_describe_shows_the_command_as_it_was_typed(world: ApiWorld, cli_user: CliUser) -> None:
     """`describe` shows the command as it was typed, not as the pod template contains it."""
-    await desk.run("run", "--image", "a", "--detach", "--", "sh", "-c", "echo $$ $(RANK)")
+    await cli_user.run("run", "--image", "a", "--detach", "--", "sh", "-c", "echo $$ $(RANK)")
     (name,) = await world.names()
-    assert "sh -c 'echo $$ $(RANK)'" in (await desk.run("describe", name)).out
+    assert "sh -c 'echo $$ $(RANK)'" in (await cli_user.run("describe", name)).out
 
 
-async def test_names_say_the_kind(world: ApiWorld, desk: Desk) -> None:
+async def test_names_say_the_kind(world: ApiWorld, cli_user: CliUser) -> None:
     """A launch without a name gets one that begins with `run` or with its kind."""
-    await desk.run("run", "--image", "a", "--detach", "--", "true")
-    await desk.run("notebook", "start", "--detach")
+    await cli_user.run("run", "--image", "a", "--detach", "--", "true")
+    await cli_user.run("notebook", "start", "--detach")
     names = sorted(await world.names())
     assert [name.partition("-")[0] for name in names] == ["notebook", "run"]
 
 
-async def test_files_travel(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
+async def test_files_travel(world: ApiWorld, cli_user: CliUser, tmp_path: Path) -> None:
     """Files are sent with the launch, text as text and bytes as base64, under the requested name."""
     (tmp_path / "a.py").write_text("print(1)\n")
     (tmp_path / "b.bin").write_bytes(b"\xff\x00")
     files = ("--file", f"{tmp_path}/a.py", "--file", f"{tmp_path}/b.bin:data/b")
-    assert (await desk.run(*RUN, *files, "--", "true")).code == 0
+    assert (await cli_user.run(*RUN, *files, "--", "true")).code == 0
     shipped = {each.path: (each.encoding, each.content) for each in (await world.stored("train")).spec.files}
     assert shipped == {"a.py": ("utf8", "print(1)\n"), "data/b": ("base64", "/wA=")}
 
 
-async def test_variables_of_files(world: ApiWorld, desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_variables_of_files(
+    world: ApiWorld, cli_user: CliUser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Files of variables have the format of other tools; a `$` has no meaning in them, and a later file and `--env`
     override them."""
     monkeypatch.setenv("FROM_HERE", "mine")
@@ -389,7 +395,7 @@ async def test_variables_of_files(world: ApiWorld, desk: Desk, tmp_path: Path, m
     )
     (tmp_path / "more").write_text("A=2\nB=b\r\n")
     files = ("--env-file", f"{tmp_path}/base", "--env-file", f"{tmp_path}/more")
-    assert (await desk.run(*RUN, *files, "-e", "A=3", "--", "true")).code == 0
+    assert (await cli_user.run(*RUN, *files, "-e", "A=3", "--", "true")).code == 0
     assert (await world.stored("train")).spec.env == {
         "A": "3",
         "B": "b",
@@ -410,29 +416,29 @@ async def test_variables_of_files(world: ApiWorld, desk: Desk, tmp_path: Path, m
     ],
 )
 async def test_a_bad_file_of_variables_is_named_with_its_line(
-    world: ApiWorld, desk: Desk, tmp_path: Path, content: bytes | None, said: str
+    world: ApiWorld, cli_user: CliUser, tmp_path: Path, content: bytes | None, said: str
 ) -> None:
     """A bad file of variables is refused with its line, and nothing is launched."""
     path = tmp_path / "file"
     if content is not None:
         path.write_bytes(content)
-    done = await desk.run(*RUN, "--env-file", str(path), "--", "true")
+    done = await cli_user.run(*RUN, "--env-file", str(path), "--", "true")
     assert (done.code, await world.names()) == (main.USAGE, [])
     assert f"--env-file: {said.replace('FILE', str(path))}" in done.err
 
 
-async def test_dry_run_launches_nothing(world: ApiWorld, desk: Desk) -> None:
+async def test_dry_run_launches_nothing(world: ApiWorld, cli_user: CliUser) -> None:
     """A dry run shows the complete spec and launches nothing."""
-    done = await desk.run(*RUN, "--dry-run", "-o", "json", "--", "true")
+    done = await cli_user.run(*RUN, "--dry-run", "-o", "json", "--", "true")
     assert (done.code, done.json["dryRun"], done.json["spec"]["minAvailable"]) == (0, True, 1)
     assert await world.names() == []
 
 
-async def test_one_key_launches_once(world: ApiWorld, desk: Desk) -> None:
+async def test_one_key_launches_once(world: ApiWorld, cli_user: CliUser) -> None:
     """The same key and body give the same id; another body is refused."""
     words = ("run", "--image", "a", "--key", "k1", "--detach", "--")
-    first, again = await desk.run(*words, "true"), await desk.run(*words, "true")
-    other = await desk.run(*words, "false")
+    first, again = await cli_user.run(*words, "true"), await cli_user.run(*words, "true")
+    other = await cli_user.run(*words, "false")
     assert (first.code, first.out) == (again.code, again.out)
     assert other.code == main.USAGE
     assert "another body" in other.err
@@ -458,9 +464,9 @@ async def test_one_key_launches_once(world: ApiWorld, desk: Desk) -> None:
         (("--name", "Bad_Name", "--", "true"), "Bad_Name"),
     ],
 )
-async def test_what_is_wrong_is_named(desk: Desk, words: tuple[str, ...], said: str) -> None:
+async def test_what_is_wrong_is_named(cli_user: CliUser, words: tuple[str, ...], said: str) -> None:
     """A bad field is a usage error that names the field and what to write instead."""
-    done = await desk.run("run", "--image", "a", "--detach", *words)
+    done = await cli_user.run("run", "--image", "a", "--detach", *words)
     assert done.code == main.USAGE
     assert said in done.err
     assert done.out == ""
@@ -476,94 +482,94 @@ async def test_what_is_wrong_is_named(desk: Desk, words: tuple[str, ...], said: 
     ],
 )
 async def test_what_is_not_there_is_named_with_the_verb_that_lists_it(
-    desk: Desk, words: tuple[str, ...], said: str
+    cli_user: CliUser, words: tuple[str, ...], said: str
 ) -> None:
     """A missing object is reported with the verb that lists it; the API's own message names a route, or Kubernetes'
     name of the kind."""
-    done = await desk.run(*words)
+    done = await cli_user.run(*words)
     assert (done.code, done.out) == (main.NOT_FOUND, "")
     assert said in done.err
 
 
-async def test_no_command(desk: Desk) -> None:
+async def test_no_command(cli_user: CliUser) -> None:
     """A `run` without a command is refused with an example of one."""
-    done = await desk.run("run")
+    done = await cli_user.run("run")
     assert done.code == main.USAGE
     assert "slipway run -- python train.py" in done.err
 
 
-async def test_a_gang_larger_than_the_pool_is_taken_with_a_warning(desk: Desk) -> None:
+async def test_a_gang_larger_than_the_pool_is_taken_with_a_warning(cli_user: CliUser) -> None:
     """A gang that is larger than the pool is accepted with a warning that says at once why it waits."""
-    done = await desk.run(*RUN, "--gpus", "64", "--", "true")
+    done = await cli_user.run(*RUN, "--gpus", "64", "--", "true")
     assert done.code == 0
     assert "warning:" in done.err
     assert "64" in done.err
 
 
-async def test_ps(world: ApiWorld, desk: Desk) -> None:
+async def test_ps(world: ApiWorld, cli_user: CliUser) -> None:
     """`ps` prints a table, ids only, or the unchanged REST body."""
-    await desk.run(*RUN, "--", "true")
+    await cli_user.run(*RUN, "--", "true")
     await world.explain("train", "NoFit", "no room")
-    table = await desk.run("ps")
-    id_ = (await desk.run("ps", "-q")).out.strip()
+    table = await cli_user.run("ps")
+    id_ = (await cli_user.run("ps", "-q")).out.strip()
     assert table.out.splitlines()[0].split() == ["ID", "KIND", "STATE", "RANKS", "QUEUE", "AGE", "NOTE"]
     assert table.out.splitlines()[1].split()[:5] == [id_, "training", "Pending", "0/1", "default"]
     assert "NoFit: no room" in table.out
     body = (await world.get("/allocations")).text
-    assert (await desk.run("ps", "-o", "json")).out == body + "\n"
-    assert yaml.safe_load((await desk.run("ps", "-o", "yaml")).out) == json.loads(body)
-    assert (await desk.run("ps", "-o", "name")).out.strip() == id_
-    assert "PRIO" in (await desk.run("ps", "-o", "wide")).out
+    assert (await cli_user.run("ps", "-o", "json")).out == body + "\n"
+    assert yaml.safe_load((await cli_user.run("ps", "-o", "yaml")).out) == json.loads(body)
+    assert (await cli_user.run("ps", "-o", "name")).out.strip() == id_
+    assert "PRIO" in (await cli_user.run("ps", "-o", "wide")).out
 
 
-async def test_ps_of_nothing(desk: Desk) -> None:
+async def test_ps_of_nothing(cli_user: CliUser) -> None:
     """An empty `ps` prints nothing on stdout and a hint on stderr."""
-    done = await desk.run("ps")
+    done = await cli_user.run("ps")
     assert (done.code, done.out) == (0, "")
     assert "slipway run" in done.err
 
 
-async def test_ps_filters(world: ApiWorld, desk: Desk) -> None:
+async def test_ps_filters(world: ApiWorld, cli_user: CliUser) -> None:
     """`ps` filters by kind, phase and label, and shows what ended long ago only with `-a`."""
-    await desk.run(*RUN, "--label", "team=vision", "--", "true")
-    await desk.run("notebook", "start", "--detach", "--name", "nb")
+    await cli_user.run(*RUN, "--label", "team=vision", "--", "true")
+    await cli_user.run("notebook", "start", "--detach", "--name", "nb")
     await ended(world, "nb")
-    assert (await desk.run("ps", "-q", "--kind", "notebook")).out.startswith("nb-")
-    assert (await desk.run("ps", "-q", "-l", "team=vision")).out.startswith("train-")
-    assert (await desk.run("ps", "-q", "--phase", "Running")).out == ""
-    assert (await desk.run("ps", "--phase", "Strolling")).code == main.USAGE
-    assert (await desk.run("notebook", "ls", "-q")).out.startswith("nb-")
+    assert (await cli_user.run("ps", "-q", "--kind", "notebook")).out.startswith("nb-")
+    assert (await cli_user.run("ps", "-q", "-l", "team=vision")).out.startswith("train-")
+    assert (await cli_user.run("ps", "-q", "--phase", "Running")).out == ""
+    assert (await cli_user.run("ps", "--phase", "Strolling")).code == main.USAGE
+    assert (await cli_user.run("notebook", "ls", "-q")).out.startswith("nb-")
 
 
-async def test_get_is_the_body(world: ApiWorld, desk: Desk) -> None:
+async def test_get_is_the_body(world: ApiWorld, cli_user: CliUser) -> None:
     """`get` prints the unchanged body; the id may be shortened."""
-    await desk.run(*RUN, "--", "true")
-    done = await desk.run("get", "tra")
+    await cli_user.run(*RUN, "--", "true")
+    done = await cli_user.run("get", "tra")
     assert done.out == (await world.get("/allocations/train")).text + "\n"
 
 
-async def test_what_is_not_there(desk: Desk) -> None:
+async def test_what_is_not_there(cli_user: CliUser) -> None:
     """An unknown allocation causes exit code 3 and a hint where to look."""
-    done = await desk.run("describe", "nosuch")
+    done = await cli_user.run("describe", "nosuch")
     assert done.code == main.NOT_FOUND
     assert "nosuch" in done.err
 
 
-async def test_an_ambiguous_id(desk: Desk) -> None:
+async def test_an_ambiguous_id(cli_user: CliUser) -> None:
     """An ambiguous id is refused with the candidates."""
     for name in ("train-a", "train-b"):
-        await desk.run("run", "--image", "a", "--detach", "--name", name, "--", "true")
-    done = await desk.run("get", "train")
+        await cli_user.run("run", "--image", "a", "--detach", "--name", name, "--", "true")
+    done = await cli_user.run("get", "train")
     assert done.code == main.USAGE
     assert "train-a-" in done.err
     assert "train-b-" in done.err
 
 
-async def test_describe(world: ApiWorld, desk: Desk) -> None:
+async def test_describe(world: ApiWorld, cli_user: CliUser) -> None:
     """`describe` shows facts, pods and events."""
-    await desk.run(*RUN, "--ranks", "2", "--label", "team=vision", "--", "python", "-c", "print(1)")
+    await cli_user.run(*RUN, "--ranks", "2", "--label", "team=vision", "--", "python", "-c", "print(1)")
     await world.run("train")
-    done = await desk.run("describe", "train")
+    done = await cli_user.run("describe", "train")
     assert "Labels:     team=vision\n" in done.out
     assert done.code == 0
     assert "State:      Running" in done.out
@@ -575,94 +581,94 @@ async def test_describe(world: ApiWorld, desk: Desk) -> None:
     assert "requested" in done.out
 
 
-async def test_explain(world: ApiWorld, desk: Desk) -> None:
+async def test_explain(world: ApiWorld, cli_user: CliUser) -> None:
     """`explain` shows the gate, the position in the queue, and what would help."""
-    await desk.run(*RUN, "--", "true")
+    await cli_user.run(*RUN, "--", "true")
     await world.explain("train", "NoFit", "no room")
-    done = await desk.run("explain", "train")
+    done = await cli_user.run("explain", "train")
     assert "NoFit: no room" in done.out
     assert "position 1 in queue default" in done.out
     assert "what helps:" in done.out
-    assert (await desk.run("explain", "train", "-o", "json")).json["code"] == "NoFit"
+    assert (await cli_user.run("explain", "train", "-o", "json")).json["code"] == "NoFit"
 
 
-async def test_timeline_and_trace(world: ApiWorld, desk: Desk) -> None:
+async def test_timeline_and_trace(world: ApiWorld, cli_user: CliUser) -> None:
     """`timeline` and `trace` show an allocation that was just launched."""
-    await desk.run(*RUN, "--", "true")
+    await cli_user.run(*RUN, "--", "true")
     await world.run("train")
-    assert "Running" in (await desk.run("timeline", "train")).out
-    assert (await desk.run("trace", "train")).code == 0
+    assert "Running" in (await cli_user.run("timeline", "train")).out
+    assert (await cli_user.run("trace", "train")).code == 0
 
 
-async def test_kill(world: ApiWorld, desk: Desk) -> None:
+async def test_kill(world: ApiWorld, cli_user: CliUser) -> None:
     """`kill` commits the cancel; for an ended allocation it succeeds."""
-    await desk.run(*RUN, "--", "true")
-    done = await desk.run("kill", "train")
+    await cli_user.run(*RUN, "--", "true")
+    done = await cli_user.run("kill", "train")
     assert (done.code, "is being ended" in done.out) == (0, True)
     assert (await world.stored("train")).spec.desired == "Stopped"
-    await desk.run("notebook", "start", "--detach", "--name", "nb")
+    await cli_user.run("notebook", "start", "--detach", "--name", "nb")
     await ended(world, "nb")
-    again = await desk.run("notebook", "stop", "nb")
+    again = await cli_user.run("notebook", "stop", "nb")
     assert (again.code, "had ended: Succeeded" in again.out) == (0, True)
 
 
-async def test_changes(world: ApiWorld, desk: Desk) -> None:
+async def test_changes(world: ApiWorld, cli_user: CliUser) -> None:
     """`hold`, `resume`, `priority` and `preempt` change the allocation."""
-    await desk.run(*RUN, "--", "true")
-    assert (await desk.run("hold", "train")).code == 0
+    await cli_user.run(*RUN, "--", "true")
+    assert (await cli_user.run("hold", "train")).code == 0
     assert (await world.stored("train")).spec.hold
-    assert "Held" in (await desk.run("ps")).out
-    await desk.run("resume", "train")
-    await desk.run("priority", "train", "90")
+    assert "Held" in (await cli_user.run("ps")).out
+    await cli_user.run("resume", "train")
+    await cli_user.run("priority", "train", "90")
     stored = await world.stored("train")
     assert (stored.spec.hold, stored.spec.priority) == (False, 90)
     await world.run("train")
-    assert (await desk.run("preempt", "train", "--reason", "make room")).code == 0
+    assert (await cli_user.run("preempt", "train", "--reason", "make room")).code == 0
     signals = (await world.stored("train")).spec.signals
     assert signals is not None
     assert signals.preempt is not None
     assert signals.preempt.reason == "make room"
 
 
-async def test_what_is_held_is_given_other_work(world: ApiWorld, desk: Desk) -> None:
+async def test_what_is_held_is_given_other_work(world: ApiWorld, cli_user: CliUser) -> None:
     """`update` changes the named fields of a held allocation; one that is not held is refused with the next step."""
-    await desk.run(*RUN, "--env", "A=1", "--", "true")
-    refused = await desk.run("update", "train", "--image", "b")
+    await cli_user.run(*RUN, "--env", "A=1", "--", "true")
+    refused = await cli_user.run("update", "train", "--image", "b")
     assert (refused.code != 0, "slipway hold" in refused.err) == (True, True)
-    await desk.run("hold", "train")
+    await cli_user.run("hold", "train")
     options = ("--image", "b", "--cpus", "3", "--env", "B=2", "--unset-env", "A", "--command", "echo", "--image")
-    done = await desk.run("update", "train", *options)
+    done = await cli_user.run("update", "train", *options)
     assert (done.code, "a new image, command, env, resources" in done.out) == (0, True), done.err
     spec = (await world.stored("train")).spec
     (main,) = spec.template["spec"]["containers"]
     assert (main["image"], main["command"], spec.env) == ("b", ["echo", "--image"], {"B": "2"})
     assert spec.ranks[0].resources["requests"]["cpu"] == "3"
-    assert (await desk.run("update", "train")).code == 2
+    assert (await cli_user.run("update", "train")).code == 2
 
 
 @pytest.mark.parametrize(
     ("code", "goal", "expected"),
     [(0, "terminated", 0), (3, "terminated", 1), (0, "ready", 1), (0, "running", 0)],
 )
-async def test_wait(world: ApiWorld, desk: Desk, code: int, goal: str, expected: int) -> None:
+async def test_wait(world: ApiWorld, cli_user: CliUser, code: int, goal: str, expected: int) -> None:
     """`wait` exits with 0 when the phase is reached, with 1 when the allocation ended otherwise."""
-    await desk.run(*RUN, "--", "true")
+    await cli_user.run(*RUN, "--", "true")
     await ended(world, "train", code=code)
-    assert (await desk.run("wait", "train", "--for", goal)).code == expected
+    assert (await cli_user.run("wait", "train", "--for", goal)).code == expected
 
 
-async def test_wait_gives_up(desk: Desk) -> None:
+async def test_wait_gives_up(cli_user: CliUser) -> None:
     """`wait` exits with 124 when the time is over, and names the next command."""
-    await desk.run(*RUN, "--", "true")
-    done = await desk.run("wait", "train", "--timeout", "50ms")
+    await cli_user.run(*RUN, "--", "true")
+    done = await cli_user.run("wait", "train", "--timeout", "50ms")
     assert done.code == main.TIMED_OUT
     assert "slipway explain train-" in done.err
-    assert (await desk.run("wait", "train", "--timeout", "soon")).code == main.USAGE
+    assert (await cli_user.run("wait", "train", "--timeout", "soon")).code == main.USAGE
 
 
-async def followed(desk: Desk, world: ApiWorld, code: int) -> Any:
+async def followed(cli_user: CliUser, world: ApiWorld, code: int) -> Any:
     """Run a command that is followed while it starts, prints and ends."""
-    task = asyncio.ensure_future(desk.run("run", "--image", "a", "--name", "train", "--ranks", "2", "--", "true"))
+    task = asyncio.ensure_future(cli_user.run("run", "--image", "a", "--name", "train", "--ranks", "2", "--", "true"))
     while "train" not in await world.names():  # noqa: ASYNC110 - the world tells nobody
         await asyncio.sleep(0.005)
     world.pod_logs.is_talking = True
@@ -670,78 +676,78 @@ async def followed(desk: Desk, world: ApiWorld, code: int) -> Any:
     return await task
 
 
-async def test_run_follows_to_the_end(world: ApiWorld, desk: Desk) -> None:
+async def test_run_follows_to_the_end(world: ApiWorld, cli_user: CliUser) -> None:
     """Lines carry their rank; the exit code is the result's."""
-    done = await followed(desk, world, 0)
+    done = await followed(cli_user, world, 0)
     assert done.code == 0
     assert sorted(line[:3] for line in done.out.splitlines()) == ["[0]", "[1]"]
     assert "Succeeded" in done.err
 
 
-async def test_a_run_that_fails(world: ApiWorld, desk: Desk) -> None:
+async def test_a_run_that_fails(world: ApiWorld, cli_user: CliUser) -> None:
     """For a failed run the failed ranks and their exit codes are printed; the exit code is 1."""
-    done = await followed(desk, world, 3)
+    done = await followed(cli_user, world, 3)
     assert done.code == 3
     assert "Failed (RankFailed): rank 0 exited with 3; rank 1 exited with 3" in done.err
 
 
-async def test_all_events_are_shown(world: ApiWorld, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_events_are_shown(world: ApiWorld, cli_user: CliUser, monkeypatch: pytest.MonkeyPatch) -> None:
     """An allocation that was restarted often has more events than one answer of the API."""
-    await desk.run(*RUN, "--", "true")
+    await cli_user.run(*RUN, "--", "true")
     await ended(world, "train")
-    whole = (await desk.run("events", "train")).out.splitlines()
-    described = (await desk.run("describe", "train")).out.splitlines()
-    items = json.loads((await desk.run("events", "train", "-o", "json")).out)["items"]
+    whole = (await cli_user.run("events", "train")).out.splitlines()
+    described = (await cli_user.run("describe", "train")).out.splitlines()
+    items = json.loads((await cli_user.run("events", "train", "-o", "json")).out)["items"]
     monkeypatch.setattr("slipway.api.routes.events.PAGE_MAX", 2)
     monkeypatch.setattr("slipway.cli.verbs.streams.PAGE_EVENTS", 2)
     assert len(whole) > 2
-    assert (await desk.run("events", "train")).out.splitlines() == whole
-    assert (await desk.run("describe", "train")).out.splitlines()[-len(whole) :] == described[-len(whole) :]
-    assert json.loads((await desk.run("events", "train", "-o", "json")).out)["items"] == items
+    assert (await cli_user.run("events", "train")).out.splitlines() == whole
+    assert (await cli_user.run("describe", "train")).out.splitlines()[-len(whole) :] == described[-len(whole) :]
+    assert json.loads((await cli_user.run("events", "train", "-o", "json")).out)["items"] == items
 
 
-async def test_events(world: ApiWorld, desk: Desk) -> None:
+async def test_events(world: ApiWorld, cli_user: CliUser) -> None:
     """`events` prints a page, the stream to its end, or the unchanged body."""
-    await desk.run(*RUN, "--", "true")
+    await cli_user.run(*RUN, "--", "true")
     await ended(world, "train")
-    page, stream = await desk.run("events", "train"), await desk.run("events", "-f", "train")
+    page, stream = await cli_user.run("events", "train"), await cli_user.run("events", "-f", "train")
     assert page.out == stream.out
     kinds = [line.split()[2] for line in page.out.splitlines()]
     assert kinds == ["requested", "assigned", "running", "terminated"]
     body = (await world.get("/allocations/train/events", accept="application/json")).text
-    assert (await desk.run("events", "train", "-o", "json")).out == body + "\n"
+    assert (await cli_user.run("events", "train", "-o", "json")).out == body + "\n"
 
 
-async def test_logs(world: ApiWorld, desk: Desk) -> None:
+async def test_logs(world: ApiWorld, cli_user: CliUser) -> None:
     """`logs` prints the rank before each line when there are several ranks."""
     world.pod_logs.is_talking = True
-    await desk.run(*RUN, "--ranks", "2", "--", "true")
+    await cli_user.run(*RUN, "--ranks", "2", "--", "true")
     await world.run("train")
-    lines = (await desk.run("logs", "train")).out.splitlines()
+    lines = (await cli_user.run("logs", "train")).out.splitlines()
     assert [line.split()[:3] for line in sorted(lines)] == [["[0]", "I", "am"], ["[1]", "I", "am"]]
-    one = await desk.run("logs", "train", "--rank", "1", "-t")
+    one = await cli_user.run("logs", "train", "--rank", "1", "-t")
     assert one.out.startswith("03:04:05.123 I am train-")
-    found = await desk.run("logs", "train", "--search=-1-1", "--until", "2099-01-01T00:00:00Z")
+    found = await cli_user.run("logs", "train", "--search=-1-1", "--until", "2099-01-01T00:00:00Z")
     assert found.out.splitlines() == lines[1:2]
-    assert (await desk.run("logs", "train", "--since", "soon")).code == main.USAGE
+    assert (await cli_user.run("logs", "train", "--since", "soon")).code == main.USAGE
 
 
-async def test_open_says_where(world: ApiWorld, desk: Desk) -> None:
+async def test_open_says_where(world: ApiWorld, cli_user: CliUser) -> None:
     """`open` prints the address of the allocation's page; after the end there is none to open."""
-    await desk.run("notebook", "start", "--detach", "--name", "nb")
-    done = await desk.run("open", "nb")
-    assert done.out.startswith(f"{desk.url}/proxy/nb-")
+    await cli_user.run("notebook", "start", "--detach", "--name", "nb")
+    done = await cli_user.run("open", "nb")
+    assert done.out.startswith(f"{cli_user.url}/proxy/nb-")
     await ended(world, "nb")
-    assert (await desk.run("notebook", "open", "nb")).code == main.FAILED
+    assert (await cli_user.run("notebook", "open", "nb")).code == main.FAILED
 
 
-async def test_a_queue_of_flavors_shows_its_use_of_each(world: ApiWorld, desk: Desk) -> None:
+async def test_a_queue_of_flavors_shows_its_use_of_each(world: ApiWorld, cli_user: CliUser) -> None:
     """The page of a queue shows its use of each flavor, above the waiting allocations."""
     flavors = [{"name": name, "nodeLabels": {"gpu": name}} for name in ("h100", "a100")]
     await world.kube.patch(RESOURCE_POOLS, "default", {"spec": {"flavors": flavors}})
     own = [{"name": "h100", "nominal": {"nvidia.com/gpu": "1500m"}}]
     await world.kube.patch(QUEUES, "default", {"spec": {"flavors": own}})
-    shown = (await desk.run("queue", "show", "default")).out.splitlines()
+    shown = (await cli_user.run("queue", "show", "default")).out.splitlines()
     assert [line.split() for line in shown[:3]] == [
         ["FLAVOR", "GPUS", "USED", "GPUS", "OWNED"],
         ["h100", "0", "1.5"],
@@ -749,41 +755,41 @@ async def test_a_queue_of_flavors_shows_its_use_of_each(world: ApiWorld, desk: D
     ]
 
 
-async def test_a_queue_shows_when_its_work_is_left_alone(world: ApiWorld, desk: Desk) -> None:
+async def test_a_queue_shows_when_its_work_is_left_alone(world: ApiWorld, cli_user: CliUser) -> None:
     """The page of a queue shows how long an allocation runs before it can be evicted, and the rest of the limits on
     evictions; without these settings it shows nothing."""
     limit = {"count": 6, "per": "1h", "burst": 2}
     await world.kube.patch(QUEUES, "default", {"spec": {"minRuntime": "10m", "evictionLimit": limit}})
-    shown = (await desk.run("queue", "show", "default")).out.splitlines()
+    shown = (await cli_user.run("queue", "show", "default")).out.splitlines()
     assert shown[:2] == [
         "Its work may be evicted for other work only after it has run for 10m.",
         "Evictions of queue default: 2 of 2 left now, 6 per 1h over time.",
     ]
     await world.kube.patch(QUEUES, "default", {"spec": {"minRuntime": None, "evictionLimit": None}})
-    assert "makes room" not in (await desk.run("queue", "show", "default")).out
+    assert "makes room" not in (await cli_user.run("queue", "show", "default")).out
 
 
-async def test_a_queue_shows_its_past(world: ApiWorld, desk: Desk) -> None:
+async def test_a_queue_shows_its_past(world: ApiWorld, cli_user: CliUser) -> None:
     """The page of a queue shows its past usage beside its siblings'; nothing when the pool does not record it."""
     await world.kube.patch(RESOURCE_POOLS, "default", {"spec": {"fairShare": {"halfLife": "7d"}}})
-    shown = (await desk.run("queue", "show", "default")).out.splitlines()
+    shown = (await cli_user.run("queue", "show", "default")).out.splitlines()
     assert shown[:2] == [
         "Past use (half-life 7d), least use by weight first:",
         "  default: 0 GPU-h, 0 % of all; its weight is 100 %",
     ]
 
 
-async def test_cluster_lists(desk: Desk) -> None:
+async def test_cluster_lists(cli_user: CliUser) -> None:
     """The lists of the cluster are queues, pools and nodes."""
-    await desk.run(*RUN, "--", "true")
-    assert (await desk.run("queue")).out.splitlines()[1].split() == ["default", "default", "1", "0", "0"]
-    shown = (await desk.run("queue", "show", "default")).out
+    await cli_user.run(*RUN, "--", "true")
+    assert (await cli_user.run("queue")).out.splitlines()[1].split() == ["default", "default", "1", "0", "0"]
+    shown = (await cli_user.run("queue", "show", "default")).out
     assert "train-" in shown
     assert "FLAVOR" not in shown
-    assert (await desk.run("pool", "ls")).out.splitlines()[1].split()[:3] == ["default", "2", "4"]
-    assert [line.split()[0] for line in (await desk.run("nodes")).out.splitlines()] == ["NODE", "n1", "n2"]
-    assert (await desk.run("nodes", "-q")).out.split() == ["n1", "n2"]
-    assert (await desk.run("queue", "show", "nosuch")).code == main.NOT_FOUND
+    assert (await cli_user.run("pool", "ls")).out.splitlines()[1].split()[:3] == ["default", "2", "4"]
+    assert [line.split()[0] for line in (await cli_user.run("nodes")).out.splitlines()] == ["NODE", "n1", "n2"]
+    assert (await cli_user.run("nodes", "-q")).out.split() == ["n1", "n2"]
+    assert (await cli_user.run("queue", "show", "nosuch")).code == main.NOT_FOUND
 
 
 @pytest.mark.parametrize(
@@ -799,9 +805,9 @@ async def test_cluster_lists(desk: Desk) -> None:
         (("cp", "train:/\udcff", "."), "is not UTF-8 text"),
     ],
 )
-async def test_a_word_that_is_not_utf8(desk: Desk, words: tuple[str, ...], said: str) -> None:
+async def test_a_word_that_is_not_utf8(cli_user: CliUser, words: tuple[str, ...], said: str) -> None:
     """An argument of another encoding, such as the name of an old file, is refused with its position."""
-    refused = await desk.run(*words)
+    refused = await cli_user.run(*words)
     assert (refused.code, said in refused.err) == (main.USAGE, True), refused.err
 
 
@@ -835,36 +841,36 @@ def test_a_list_that_is_watched_survives_a_restart_of_the_server(
     assert (shown.out.splitlines(), shown.err.count("retrying")) == (["a-1  Pending  0/1"], 2)
 
 
-async def test_one_pool(desk: Desk) -> None:
+async def test_one_pool(cli_user: CliUser) -> None:
     """`pool show` shows the pool that it names, and no other."""
-    shown = await desk.run("pool", "show", "default")
+    shown = await cli_user.run("pool", "show", "default")
     assert [line.split()[0] for line in shown.out.splitlines()[1:2]] == ["default"]
-    assert json.loads((await desk.run("pool", "show", "default", "-o", "json")).out)["name"] == "default"
-    missing = await desk.run("pool", "show", "defaul")
+    assert json.loads((await cli_user.run("pool", "show", "default", "-o", "json")).out)["name"] == "default"
+    missing = await cli_user.run("pool", "show", "defaul")
     assert (missing.code, "did you mean default?" in missing.err) == (main.NOT_FOUND, True)
-    unnamed = await desk.run("pool", "show")
+    unnamed = await cli_user.run("pool", "show")
     assert (unnamed.code, "name one pool: default" in unnamed.err) == (main.USAGE, True)
 
 
 @pytest.mark.parametrize("verb", ["pool", "token", "context", "node", "job", "webhook", "dead", "template"])
-async def test_a_name_that_a_list_does_not_take(desk: Desk, verb: str) -> None:
+async def test_a_name_that_a_list_does_not_take(cli_user: CliUser, verb: str) -> None:
     """A word that has no effect is refused: otherwise the list would seem to be filtered by it."""
-    refused = await desk.run(verb, "ls", "thing")
+    refused = await cli_user.run(verb, "ls", "thing")
     assert (refused.code, f"{verb} ls: takes no name, but got 'thing'" in refused.err) == (main.USAGE, True)
 
 
-async def test_dead_letters(desk: Desk) -> None:
+async def test_dead_letters(cli_user: CliUser) -> None:
     """The list of dead letters is empty at first; an unknown letter cannot be sent again."""
-    empty = await desk.run("dead", "ls")
+    empty = await cli_user.run("dead", "ls")
     assert empty == (main.OK, "", "no dead letters\n")
-    unknown = await desk.run("dead", "replay", "1-1")
+    unknown = await cli_user.run("dead", "replay", "1-1")
     assert (unknown.code, "there is no dead letter 1-1" in unknown.err) == (main.NOT_FOUND, True)
-    assert (await desk.run("dead", "replay")).code == main.USAGE
+    assert (await cli_user.run("dead", "replay")).code == main.USAGE
 
 
-async def test_doctor(desk: Desk) -> None:
+async def test_doctor(cli_user: CliUser) -> None:
     """`doctor` finds no problem in a complete installation."""
-    done = await desk.run("doctor")
+    done = await cli_user.run("doctor")
     assert done.code == 0
     assert "API" in done.out
     assert not any(line.startswith("NO ") for line in done.out.splitlines())
@@ -872,60 +878,60 @@ async def test_doctor(desk: Desk) -> None:
     assert (away.code, "NO  API" in away.out) == (main.FAILED, True)
 
 
-async def test_doctor_for_machines(desk: Desk) -> None:
+async def test_doctor_for_machines(cli_user: CliUser) -> None:
     """`doctor` as JSON has the same findings and their number by state; its page is 80 columns wide, except for
     commands."""
-    told = (await desk.run("doctor", "-o", "json")).json
+    told = (await cli_user.run("doctor", "-o", "json")).json
     assert told["ok"] is True
     assert sum(told["counts"].values()) == len(told["findings"])
     assert {"check": "API", "state": "ok"}.items() <= next(e for e in told["findings"] if e["check"] == "API").items()
-    lines = (await desk.run("doctor")).out.splitlines()
+    lines = (await cli_user.run("doctor")).out.splitlines()
     assert [line for line in lines if len(line) > 80 and "fix:" not in line] == []
-    assert (await desk.run("doctor", "--outpt", "json")).code == main.USAGE
+    assert (await cli_user.run("doctor", "--outpt", "json")).code == main.USAGE
 
 
-async def test_curl(desk: Desk) -> None:
+async def test_curl(cli_user: CliUser) -> None:
     """Every request can be repeated by hand."""
-    done = await desk.run("ps", "--curl")
-    assert f"{desk.url}/api/v1/allocations?limit=500" in done.err
+    done = await cli_user.run("ps", "--curl")
+    assert f"{cli_user.url}/api/v1/allocations?limit=500" in done.err
     assert done.err.startswith("curl ")
 
 
-async def test_a_list_that_is_empty_because_of_a_filter_says_so(world: ApiWorld, desk: Desk) -> None:
+async def test_a_list_that_is_empty_because_of_a_filter_says_so(world: ApiWorld, cli_user: CliUser) -> None:
     """A list that is empty because of a filter says so, and names the filter."""
-    await desk.run(*RUN, "--", "true")
-    assert (await desk.run("ps", "--phase", "Running")).err.strip() == "no workload with phase Running"
-    assert (await desk.run("ps", "--owner", "ada")).err.strip() == "no workload of user ada"
-    ended = await desk.run("history", "--since", "1s", "--owner", "ada")
+    await cli_user.run(*RUN, "--", "true")
+    assert (await cli_user.run("ps", "--phase", "Running")).err.strip() == "no workload with phase Running"
+    assert (await cli_user.run("ps", "--owner", "ada")).err.strip() == "no workload of user ada"
+    ended = await cli_user.run("history", "--since", "1s", "--owner", "ada")
     assert ended.err.strip() == "no workload of user ada has ended since 1s and is still stored"
-    used = await desk.run("usage", "--owner", "ada", "--kind", "training")
+    used = await cli_user.run("usage", "--owner", "ada", "--kind", "training")
     assert used.err.startswith("no workload of user ada with kind training used anything from ")
 
 
-async def test_a_filter_that_names_what_does_not_exist_is_refused(world: ApiWorld, desk: Desk) -> None:
+async def test_a_filter_that_names_what_does_not_exist_is_refused(world: ApiWorld, cli_user: CliUser) -> None:
     """A filter with an unknown name is a usage error with the existing names, because an empty list would look like an
     idle queue."""
     for words in (("ps",), ("history",), ("history", "--at", "1s"), ("usage",), ("usage", "--raw"), ("job", "ls")):
-        done = await desk.run(*words, "--queue", "nosuch")
+        done = await cli_user.run(*words, "--queue", "nosuch")
         assert (done.code, done.out) == (main.USAGE, ""), words
         assert "queue: there is no queue nosuch; there are: default" in done.err
-    assert "there is no job nosuch; there are none yet" in (await desk.run("ps", "--job", "nosuch")).err
-    stats = await desk.run("queue", "stats", "nosuch")
+    assert "there is no job nosuch; there are none yet" in (await cli_user.run("ps", "--job", "nosuch")).err
+    stats = await cli_user.run("queue", "stats", "nosuch")
     assert "pool: there is no pool nosuch; there are: default" in stats.err
 
 
-async def test_memory_without_a_unit_is_asked_back(desk: Desk) -> None:
+async def test_memory_without_a_unit_is_asked_back(cli_user: CliUser) -> None:
     """Memory without a unit is refused, because 8 bytes are a mistake: the error names the option and what to write."""
-    done = await desk.run("run", "--image", "a", "--memory", "8", "--", "true")
+    done = await cli_user.run("run", "--image", "a", "--memory", "8", "--", "true")
     assert done.code == main.USAGE
     assert "--memory: 8 is 8 bytes; write the unit, such as 8Gi or 8Mi" in done.err
 
 
-async def test_follow_shows_what_run_shows(world: ApiWorld, desk: Desk) -> None:
+async def test_follow_shows_what_run_shows(world: ApiWorld, cli_user: CliUser) -> None:
     """`follow` shows what `run` shows, also for an ended allocation: its result, and its exit code."""
-    await desk.run("run", "--image", "a", "--name", "train", "--detach", "--", "true")
+    await cli_user.run("run", "--image", "a", "--name", "train", "--detach", "--", "true")
     world.pod_logs.is_talking = True
     await ended(world, "train", code=3)
-    done = await desk.run("follow", "train")
+    done = await cli_user.run("follow", "train")
     assert (done.code, done.out.startswith("I am train-")) == (3, True)
     assert "Failed (RankFailed): rank 0 exited with 3" in done.err

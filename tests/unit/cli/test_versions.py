@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from slipway.cli import versions
 from slipway.cli.terminal import Terminal
 from slipway.installed import VERSION_HEADER, installed_version, mismatch
-from tests.support.cli import Desk, run_here
+from tests.support.cli import CliUser, run_here
 from tests.support.http_stub import serve
 from tests.support.pty_command import on_a_terminal
 
@@ -36,7 +36,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "slipway/versions.json"
 
 
-def told(version: str, url: str = URL, *, screen: io.StringIO | None = None) -> str:
+def printed_about(version: str, url: str = URL, *, screen: io.StringIO | None = None) -> str:
     """The text that a command prints about a server of this version."""
     err = Screen() if screen is None else screen
     versions.tell(Terminal(io.StringIO(), err), url, version)
@@ -65,37 +65,37 @@ def test_which_versions_fit(own: str | None, server: str, word: str) -> None:
 
 def test_it_is_said_once_a_day_for_each_server(cache: Path) -> None:
     """The message is printed once a day for each server, and again when the server has another version."""
-    assert "helm upgrade" in told("0.0.1")
-    assert told("0.0.1") == ""
-    assert "0.0.1" in told("0.0.1", "http://other.example")
-    assert "pipx" in told("99.0.0")
+    assert "helm upgrade" in printed_about("0.0.1")
+    assert printed_about("0.0.1") == ""
+    assert "0.0.1" in printed_about("0.0.1", "http://other.example")
+    assert "pipx" in printed_about("99.0.0")
     cache.write_text(json.dumps({URL: ["99.0.0", "2020-01-01"]}), encoding="utf-8")
-    assert "pipx" in told("99.0.0")
+    assert "pipx" in printed_about("99.0.0")
 
 
 def test_nothing_is_said_where_nobody_reads_or_all_fits(cache: Path) -> None:
     """Nothing is printed in a pipe or when the versions fit; in a pipe nothing is stored either."""
-    assert told("0.0.1", screen=io.StringIO()) == ""
-    assert told("") == ""
+    assert printed_about("0.0.1", screen=io.StringIO()) == ""
+    assert printed_about("") == ""
     assert not cache.exists()
-    assert told(str(installed_version())) == ""
+    assert printed_about(str(installed_version())) == ""
 
 
 def test_what_cannot_be_read_or_written_is_no_failure(cache: Path) -> None:
     """A cache that cannot be read or written is no failure; the message is then printed each time."""
     cache.parent.mkdir()
     cache.write_text("no json", encoding="utf-8")
-    assert told("0.0.1")
+    assert printed_about("0.0.1")
     cache.unlink()
     cache.mkdir()
-    assert told("0.0.1")
-    assert told("0.0.1")
+    assert printed_about("0.0.1")
+    assert printed_about("0.0.1")
 
 
 def test_the_file_stays_small(cache: Path) -> None:
     """The file stays small: it keeps the servers that were called last."""
     for number in range(versions.SERVERS_MAX + 5):
-        told("0.0.1", f"http://{number}.example")
+        printed_about("0.0.1", f"http://{number}.example")
     kept = json.loads(cache.read_text("utf-8"))
     assert len(kept) == versions.SERVERS_MAX
     assert f"http://{versions.SERVERS_MAX + 4}.example" in kept
@@ -111,8 +111,8 @@ async def test_version_shows_both() -> None:
     """`slipway version` shows the versions of the command and the server, and the next step when they do not fit, with
     one request."""
     async with serve(answer) as stub:
-        ran = await Desk(stub.url).run("version")
-        only = await Desk(stub.url).run("version", "--client")
+        ran = await CliUser(stub.url).run("version")
+        only = await CliUser(stub.url).run("version", "--client")
     assert ran.code == 0
     assert ran.out.splitlines() == [f"slipway {installed_version()}", f"server  0.0.1 at {stub.url}"]
     assert "helm upgrade" in ran.err

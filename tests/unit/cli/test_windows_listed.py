@@ -3,13 +3,13 @@
 from slipway.kube.resources import RESOURCE_POOLS
 from slipway.model.times import format_time
 from tests.support.api_world import ApiWorld
-from tests.support.cli import Desk
+from tests.support.cli import CliUser
 
 
-async def test_windows_stand_below_the_pools_and_above_those_that_wait(world: ApiWorld, desk: Desk) -> None:
+async def test_windows_stand_below_the_pools_and_above_those_that_wait(world: ApiWorld, cli_user: CliUser) -> None:
     """The windows are listed below the pools and above the waiting allocations: the beneficiary, the amount, the start
     and end, and doubts; nothing for a pool without windows."""
-    assert "WINDOW" not in (await desk.run("pool")).out
+    assert "WINDOW" not in (await cli_user.run("pool")).out
     begun, later = (format_time(world.clock.now() + each, "seconds") for each in (-60, 3600))
     windows = [
         {"name": "patch", "start": begun, "duration": "1h", "maintenance": True},
@@ -18,7 +18,7 @@ async def test_windows_stand_below_the_pools_and_above_those_that_wait(world: Ap
     ]  # fmt: skip
     await world.kube.patch(RESOURCE_POOLS, "default", {"spec": {"windows": windows}})
     await world.launch(name="waits")
-    pools, shown = (await desk.run("pool")).out, (await desk.run("queue", "show")).out
+    pools, shown = (await cli_user.run("pool")).out, (await cli_user.run("queue", "show")).out
     firsts = [[line.partition(" ")[0] for line in out.splitlines() if line] for out in (pools, shown)]
     assert firsts[0].index("default") < firsts[0].index("patch")
     assert firsts[1].index("lesson") < firsts[1].index("#")
@@ -30,4 +30,4 @@ async def test_windows_stand_below_the_pools_and_above_those_that_wait(world: Ap
         assert lesson[:4] == ["lesson", "default", "queue ghost", "16 GPUs of 2 nodes"]
         assert lesson[-1] == "Weekly (Europe/Berlin)"
         assert "window lesson: the pool has no queue ghost" in out
-    assert (await desk.run("pool", "-o", "name")).out.split() == ["default"]
+    assert (await cli_user.run("pool", "-o", "name")).out.split() == ["default"]

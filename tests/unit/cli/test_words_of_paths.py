@@ -4,7 +4,7 @@ import pytest
 
 from slipway.cli import main
 from tests.support.api_world import ApiWorld
-from tests.support.cli import Desk, run_here
+from tests.support.cli import CliUser, run_here
 
 NO_SERVER = ("--server", "http://127.0.0.1:9")
 OF_ALLOCATIONS = (
@@ -45,8 +45,8 @@ def test_a_job_in_the_place_of_an_id_says_how_to_list_it() -> None:
     assert (ran.code, "slipway ps --job sweep" in ran.err) == (main.USAGE, True)
 
 
-async def test_an_empty_id_is_refused_and_an_empty_name_left_out(world: ApiWorld, desk: Desk) -> None:
+async def test_an_empty_id_is_refused_and_an_empty_name_left_out(world: ApiWorld, cli_user: CliUser) -> None:
     """An empty id, as from an unset shell variable, is refused; an empty name is ignored."""
     await world.launch()
-    assert (await desk.run("kill", "-y", "")).code == main.USAGE
-    assert (await desk.run("queue", "show", "")).code == main.OK
+    assert (await cli_user.run("kill", "-y", "")).code == main.USAGE
+    assert (await cli_user.run("queue", "show", "")).code == main.OK

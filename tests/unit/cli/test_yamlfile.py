@@ -8,7 +8,7 @@ from slipway.cli import main, yamlfile
 from slipway.errors import InvalidError
 from slipway.yaml_reader import MANIFEST
 from tests.support.api_world import ApiWorld
-from tests.support.cli import Desk
+from tests.support.cli import CliUser
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
@@ -75,21 +75,21 @@ def test_files_that_can_not_be_read(tmp_path: Path) -> None:
             yamlfile.of_file(str(tmp_path / name))
 
 
-async def test_the_document_of_a_refusal_is_named(world: ApiWorld, desk: Desk, tmp_path: Path) -> None:
+async def test_the_document_of_a_refusal_is_named(world: ApiWorld, cli_user: CliUser, tmp_path: Path) -> None:
     """Of several documents the one that the API refuses is named; `render` says the same."""
     path = tmp_path / "two.yaml"
     path.write_text("kind: command\nimage: a\ncommand: [x]\n---\nkind: command\nimagee: a\n")
     for words in (("apply", "-f"), ("render", "-f")):
-        ran = await desk.run(*words, str(path))
+        ran = await cli_user.run(*words, str(path))
         assert ran.code == main.USAGE
         assert "imagee" in ran.err
         assert f"{path}, document 2 of 2" in ran.err
 
 
 @pytest.mark.parametrize("part", ["metadata: words", "spec: [1]"])
-async def test_a_manifest_of_odd_parts(desk: Desk, tmp_path: Path, part: str) -> None:
+async def test_a_manifest_of_odd_parts(cli_user: CliUser, tmp_path: Path, part: str) -> None:
     """A manifest whose metadata or spec is no object is refused."""
     path = tmp_path / "odd.yaml"
     path.write_text(f"apiVersion: slipway.dev/v1alpha1\nkind: Allocation\n{part}\n")
-    ran = await desk.run("apply", "-f", str(path))
+    ran = await cli_user.run("apply", "-f", str(path))
     assert (ran.code, "must be an object" in ran.err) == (main.USAGE, True)

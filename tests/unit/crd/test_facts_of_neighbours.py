@@ -44,7 +44,7 @@ def test_labels_of_a_role_are_those_that_its_pods_get() -> None:
     assert (role.namespace, role.labels) == ("team", {"app": "web"})
 
 
-def test_role_spreads_as_it_says_else_as_its_template_says() -> None:
+def test_a_role_uses_its_own_spread_else_that_of_its_template() -> None:
     """`topologySpreadConstraints` of a role replace the template's."""
     template = {"spec": {"containers": [_main()], "topologySpreadConstraints": [SPREAD]}}
     assert _role(template).spread == (SPREAD,)

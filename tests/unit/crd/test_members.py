@@ -68,7 +68,7 @@ def test_a_growth_of_another_attempt_says_nothing() -> None:
     assert members(again) == []
 
 
-def test_ranks_that_made_room_have_left_once_all_of_them_are_told_of() -> None:
+def test_preempted_ranks_have_left_once_all_of_them_are_recorded() -> None:
     """Ranks that made room have left only when all of them are reported, because before that their nodes may still be
     in use."""
     shrink = Shrink(ranks=[1, 2], attempt=1, told=0)
@@ -78,7 +78,7 @@ def test_ranks_that_made_room_have_left_once_all_of_them_are_told_of() -> None:
     assert allocation_fact(done.it, None).left_ranks == (1, 2)
 
 
-def test_no_two_ranks_are_told_the_same_position() -> None:
+def test_no_two_ranks_get_the_same_position() -> None:
     """No two ranks get the same position: a launched rank keeps its own when others join or leave."""
     story = a_gang()
     admission = story.it.status.admission
@@ -164,7 +164,7 @@ def test_no_rank_is_added_to_what_is_stopped() -> None:
     assert messages(before, grown(a_gang(), 3)) == []
 
 
-def test_only_a_growth_takes_back_who_made_room() -> None:
+def test_only_a_growth_returns_preempted_ranks() -> None:
     """Only a growth removes ranks from the list of those that made room; otherwise the list only gets longer."""
     story = a_gang().with_status(shrink=Shrink(ranks=[2], attempt=1, told=1))
     assert any("ranks in shrink stay there" in message for message in messages(a_gang(), story))

@@ -228,7 +228,7 @@ def test_tolerations_of_roles_are_judged() -> None:
         "kubernetes",
     ],
 )
-def test_a_token_is_for_somebody(audience: object) -> None:
+def test_a_token_needs_an_audience(audience: object) -> None:
     """A projected token requires an audience, because one without is for the Kubernetes API, which is refused in every
     pool; so are other identities."""
     sources: list[Json] = [{"serviceAccountToken": {"path": "t", "audience": audience}}, {"podCertificate": {}}]

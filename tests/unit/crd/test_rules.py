@@ -20,7 +20,7 @@ def messages(now: Json, before: Json | None, kind: str = "Allocation") -> list[s
     return [violation.message for violation in violations(kind, now, before)]
 
 
-def test_every_expression_has_a_twin_and_no_two_rules_share_one_with_another_meaning() -> None:
+def test_every_cel_rule_has_its_own_python_rule() -> None:
     """Every expression has a twin, and equal expressions have the same meaning, because the local cluster finds each
     rule by its expression."""
     twins: dict[str, str] = {}

@@ -48,7 +48,7 @@ def named(allocation: Allocation, **meta: str) -> Allocation:
         a_spec(files=[{"path": "a", "content": "x" * 30_000}]),
     ],
 )
-def test_what_is_remembered_is_what_resolving_gives(other: Allocation) -> None:
+def test_cached_specs_equal_resolved_specs(other: Allocation) -> None:
     """A cached result equals resolving: for each spec beside one that differs in one field, in both orders, and
     requested twice."""
     pool = a_pool()

@@ -38,7 +38,7 @@ def test_what_is_held_has_all_the_time() -> None:
     assert not once(noted, now=T0 + 5001).changed
 
 
-def test_nobody_is_told_without_a_pending_timeout() -> None:
+def test_without_a_pending_timeout_no_deadline_is_shown() -> None:
     """Without a pending timeout a hold is not recorded, because the write would have no use."""
     assert not once(an_allocation(hold=True).it).changed
 

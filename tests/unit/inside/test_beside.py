@@ -27,7 +27,7 @@ WATCHED: Json = {**IDLE, "connections": 1}
 TERMINAL: Json = {"name": "1", "last_activity": "2026-01-01T00:00:00Z"}
 
 
-class Site:
+class FakeServers:
     """An API that records its calls, and a Jupyter server with given answers."""
 
     def __init__(self) -> None:
@@ -41,33 +41,33 @@ class Site:
         """The address of another server to which it redirects."""
         self.says: Any = None
         """An answer to every request, unchanged."""
-        site = self
+        servers = self
 
         class Answer(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                if site.sends_to:
+                if servers.sends_to:
                     self.send_response(302)
-                    self.send_header("Location", site.sends_to)
+                    self.send_header("Location", servers.sends_to)
                     self.send_header("Content-Length", "0")
                     self.end_headers()
                     return
-                if isinstance(site.says, bytes):
-                    self.wfile.write(site.says)
+                if isinstance(servers.says, bytes):
+                    self.wfile.write(servers.says)
                     return
-                site.asked.append(str(self.headers.get("Authorization")))
-                if site.says is not None:
-                    self._say(site.says)
+                servers.asked.append(str(self.headers.get("Authorization")))
+                if servers.says is not None:
+                    self._say(servers.says)
                     return
-                if site.opens and self.headers.get("Authorization") != site.opens:
+                if servers.opens and self.headers.get("Authorization") != servers.opens:
                     self._say(None)
                     return
-                found: Any = {f"{PREFIX}/api/kernels": site.kernels, f"{PREFIX}/api/terminals": site.terminals}
+                found: Any = {f"{PREFIX}/api/kernels": servers.kernels, f"{PREFIX}/api/terminals": servers.terminals}
                 self._say(found.get(self.path))
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
                 word = self.path.rpartition("/")[2]
-                site.told.append(word if "value" not in body else f"{word}={body['value']}")
+                servers.told.append(word if "value" not in body else f"{word}={body['value']}")
                 self._say({})
 
             def _say(self, found: Any) -> None:
@@ -89,20 +89,20 @@ class Site:
 
 
 @contextmanager
-def running() -> Generator[Site]:
-    site = Site()
-    thread = threading.Thread(target=site.server.serve_forever, args=(0.02,))
+def running() -> Generator[FakeServers]:
+    servers = FakeServers()
+    thread = threading.Thread(target=servers.server.serve_forever, args=(0.02,))
     thread.start()
     try:
-        yield site
+        yield servers
     finally:
-        site.server.shutdown()
-        site.server.server_close()
+        servers.server.shutdown()
+        servers.server.server_close()
         thread.join()
 
 
 @pytest.fixture
-def site() -> Generator[Site]:
+def servers() -> Generator[FakeServers]:
     with running() as found:
         yield found
 
@@ -122,35 +122,35 @@ def site() -> Generator[Site]:
     ],
 )
 def test_what_is_use_of_a_notebook(
-    site: Site, type_: str, kernels: list[Json], terminals: list[Json], is_use: bool
+    servers: FakeServers, type_: str, kernels: list[Json], terminals: list[Json], is_use: bool
 ) -> None:
     """Use of a notebook is as defined by its type; the state at the first look is no use."""
-    env = site.env(NOTEBOOK_IDLE_TYPE=type_)
-    notebook = NotebookActivity(Client(env), env, str(site.server.server_port))
-    site.kernels, site.terminals = kernels, terminals
+    env = servers.env(NOTEBOOK_IDLE_TYPE=type_)
+    notebook = NotebookActivity(Client(env), env, str(servers.server.server_port))
+    servers.kernels, servers.terminals = kernels, terminals
     notebook.look()
-    site.told.clear()
+    servers.told.clear()
     notebook.look()
-    assert site.told == (["activity"] if is_use else [])
+    assert servers.told == (["activity"] if is_use else [])
 
 
-def test_something_new_in_a_terminal_is_use(site: Site) -> None:
+def test_something_new_in_a_terminal_is_use(servers: FakeServers) -> None:
     """A new activity in a terminal is use: the times of the last activity are compared with those of the previous
     look."""
-    env = site.env()
-    notebook = NotebookActivity(Client(env), env, str(site.server.server_port))
-    site.terminals = [TERMINAL]
+    env = servers.env()
+    notebook = NotebookActivity(Client(env), env, str(servers.server.server_port))
+    servers.terminals = [TERMINAL]
     notebook.look()
-    site.told.clear()
-    site.terminals = [{**TERMINAL, "last_activity": "2026-01-01T00:00:09Z"}]
+    servers.told.clear()
+    servers.terminals = [{**TERMINAL, "last_activity": "2026-01-01T00:00:09Z"}]
     notebook.look()
-    assert site.told == ["activity"]
+    assert servers.told == ["activity"]
 
 
-def test_a_tensorboard_waits_for_its_first_file(site: Site, tmp_path: Path) -> None:
+def test_a_tensorboard_waits_for_its_first_file(servers: FakeServers, tmp_path: Path) -> None:
     """A TensorBoard waits for its first file: the wait is reported once at its start and once at its end; after that
     the folder is not checked."""
-    board = BoardActivity(Client(site.env()), str(tmp_path / "logs"))
+    board = BoardActivity(Client(servers.env()), str(tmp_path / "logs"))
     assert board.look()
     assert board.look()
     (tmp_path / "logs" / "run").mkdir(parents=True)
@@ -158,16 +158,16 @@ def test_a_tensorboard_waits_for_its_first_file(site: Site, tmp_path: Path) -> N
     assert board.look()
     (tmp_path / "logs" / "run" / "events.out.tfevents.1.host").write_text("")
     assert not board.look()
-    assert site.told == ["waiting=True", "waiting=False"]
+    assert servers.told == ["waiting=True", "waiting=False"]
 
 
 @pytest.mark.parametrize("folder", ["s3://bucket/logs", ""])
-def test_a_folder_elsewhere_is_not_waited_for(site: Site, folder: str, tmp_path: Path) -> None:
+def test_a_folder_elsewhere_is_not_waited_for(servers: FakeServers, folder: str, tmp_path: Path) -> None:
     """A remote folder is not waited for, because the reporter cannot check it."""
     if not folder:
         (tmp_path / "a.tfevents").write_text("")
-    assert not BoardActivity(Client(site.env()), folder or str(tmp_path)).look()
-    assert site.told == []
+    assert not BoardActivity(Client(servers.env()), folder or str(tmp_path)).look()
+    assert servers.told == []
 
 
 def start(*argv: str, env: dict[str, str] | None = None) -> "subprocess.Popen[str]":
@@ -201,13 +201,13 @@ def test_a_service_that_is_not_there() -> None:
         assert (run.returncode, "/no/such/board cannot be run" in err) == (127, True)
 
 
-def test_reports_go_on_while_it_runs(site: Site, tmp_path: Path) -> None:
+def test_reports_go_on_while_it_runs(servers: FakeServers, tmp_path: Path) -> None:
     """Reports are sent while the service runs, from its beginning."""
-    env = site.env(TENSORBOARD_LOGDIR=str(tmp_path))
+    env = servers.env(TENSORBOARD_LOGDIR=str(tmp_path))
     with start("/bin/sh", "-c", "exec sleep 60", env=env) as run:
-        wait_until(lambda: "waiting=True" in site.told, "it to say that it waits")
+        wait_until(lambda: "waiting=True" in servers.told, "it to say that it waits")
         (tmp_path / "x.tfevents").write_text("")
-        wait_until(lambda: "waiting=False" in site.told, "it to find the file")
+        wait_until(lambda: "waiting=False" in servers.told, "it to find the file")
         run.terminate()
 
 
@@ -223,44 +223,44 @@ def test_jupyter_answers_the_proxy_only_where_there_is_a_token() -> None:
     assert opened_by_proxy(own, {"SLIPWAY_WORKLOAD_TOKEN": "s3cret"})[0] == own
 
 
-def test_the_reporter_shows_the_token(site: Site) -> None:
+def test_the_reporter_shows_the_token(servers: FakeServers) -> None:
     """The reporter sends the token; otherwise Jupyter would not answer whether it is used."""
-    site.opens, site.kernels = "Bearer s3cret", [BUSY]
-    env = site.env(SLIPWAY_WORKLOAD_TOKEN="s3cret")
-    NotebookActivity(Client(env), env, str(site.server.server_port)).look()
-    assert site.told == ["activity"]
+    servers.opens, servers.kernels = "Bearer s3cret", [BUSY]
+    env = servers.env(SLIPWAY_WORKLOAD_TOKEN="s3cret")
+    NotebookActivity(Client(env), env, str(servers.server.server_port)).look()
+    assert servers.told == ["activity"]
 
 
-def test_the_token_of_the_reporter_goes_to_no_other_server(site: Site) -> None:
+def test_the_token_of_the_reporter_goes_to_no_other_server(servers: FakeServers) -> None:
     """The reporter follows no redirect, so that the token goes to no other server: the program that it asks is the
     user's own."""
     with running() as elsewhere:
-        site.sends_to = f"http://127.0.0.1:{elsewhere.server.server_port}/"
-        env = site.env(SLIPWAY_WORKLOAD_TOKEN="s3cret")
-        NotebookActivity(Client(env), env, str(site.server.server_port)).look()
+        servers.sends_to = f"http://127.0.0.1:{elsewhere.server.server_port}/"
+        env = servers.env(SLIPWAY_WORKLOAD_TOKEN="s3cret")
+        NotebookActivity(Client(env), env, str(servers.server.server_port)).look()
         assert elsewhere.asked == []
-    assert site.told == []
+    assert servers.told == []
 
 
 @pytest.mark.parametrize("odd", [{"message": "no"}, ["kernel", None], [{"last_activity": None, "execution_state": 5}]])
-def test_an_odd_answer_of_a_notebook_is_no_use(site: Site, odd: Any) -> None:
+def test_an_odd_answer_of_a_notebook_is_no_use(servers: FakeServers, odd: Any) -> None:
     """An invalid answer of a notebook is no use, and later use is seen: the reporter continues, and an invalid time is
     not stored."""
-    env = site.env()
-    notebook = NotebookActivity(Client(env), env, str(site.server.server_port))
-    site.says = odd
+    env = servers.env()
+    notebook = NotebookActivity(Client(env), env, str(servers.server.server_port))
+    servers.says = odd
     assert notebook.look()
-    assert site.told == []
-    site.says, site.kernels = None, [{**IDLE, "last_activity": "2026-11-30T08:00:00Z"}]
+    assert servers.told == []
+    servers.says, servers.kernels = None, [{**IDLE, "last_activity": "2026-11-30T08:00:00Z"}]
     assert notebook.look()
-    assert site.told == ["activity"]
+    assert servers.told == ["activity"]
 
 
 @pytest.mark.parametrize("cut", [b"hello\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n[]"])
-def test_an_answer_that_is_cut_off_is_an_error_of_the_connection(site: Site, cut: bytes) -> None:
+def test_an_answer_that_is_cut_off_is_an_error_of_the_connection(servers: FakeServers, cut: bytes) -> None:
     """An answer that is cut off is a connection error, because only such errors are ignored until the next look; the
     library's own class is not one."""
-    site.says = cut
-    env = site.env()
+    servers.says = cut
+    env = servers.env()
     with pytest.raises(OSError, match="no answer of the notebook"):
-        NotebookActivity(Client(env), env, str(site.server.server_port)).look()
+        NotebookActivity(Client(env), env, str(servers.server.server_port)).look()

@@ -202,7 +202,7 @@ async def test_where_the_others_are(api: Api, stub: HttpStub, tmp_path: Path) ->
         await asyncio.to_thread(a_client(stub, tmp_path).rendezvous, 0.2)
 
 
-async def test_a_preemption_is_heard_behind_the_scenes(api: Api, stub: HttpStub, tmp_path: Path) -> None:
+async def test_a_preemption_notice_arrives_in_the_background(api: Api, stub: HttpStub, tmp_path: Path) -> None:
     """`preempted` never waits: a thread asks the API, also through failures, and calls the registered functions."""
     api.answers = [problem(503, "unavailable"), JSONResponse(ASKED)]
     client, heard, calls = a_client(stub, tmp_path), threading.Event(), list[PreemptionSignal]()

@@ -229,7 +229,7 @@ def test_a_slow_reader_makes_the_program_wait(served: Served) -> None:
         assert len(client.out) == size
 
 
-def test_nobody_watching_makes_nobody_wait(served: Served) -> None:
+def test_without_a_client_the_program_is_not_blocked(served: Served) -> None:
     """A program without a reader continues; its last output is stored, with a note that there was more."""
     script = f"read go; head -c {3 * REPLAY_BYTES} /dev/zero; echo the-end"
     with served.opened(tty=False, command=["/bin/sh", "-c", script]) as client:
@@ -283,7 +283,7 @@ def test_a_lost_reader_is_waited_for(served: Served) -> None:
         ({"command": ["/no/such/program"]}, 4422),
     ],
 )
-def test_what_can_not_be_had_is_said(served: Served, words: dict[str, Any], code: int) -> None:
+def test_a_session_that_cannot_be_opened_says_why(served: Served, words: dict[str, Any], code: int) -> None:
     """A request that cannot be fulfilled gets a text with the reason, then a close code."""
     with served.opened(**words) as client:
         assert client.session["type"] == "error"

@@ -46,7 +46,7 @@ async def call(extender: LoopbackExtender, **changes: Any) -> bytes:
         await client.aclose()
 
 
-def test_full_nodes_go_out_under_gos_names() -> None:
+def test_full_nodes_are_encoded_with_gos_field_names() -> None:
     """A request has Pod, Nodes.items and a null NodeNames, as kube-scheduler marshals ExtenderArgs."""
     body = json.loads(wire.filter_args(wire.pod_object(ROLE, OWNER), NODES, names_only=False))
 
@@ -78,7 +78,7 @@ VICTIM = AllocationFact(
 )
 
 
-def test_who_would_go_goes_out_under_gos_names() -> None:
+def test_victims_are_encoded_with_gos_field_names() -> None:
     """A preemption request has NodeNameToVictims with the running pods, or NodeNameToMetaVictims with their uids; no
     budget is violated."""
     victims = {"n1": [wire.victim_object(VICTIM, 1, "pod-1", "n1")]}
@@ -130,13 +130,13 @@ def test_the_nodes_where_it_agrees_are_read_as_go_reads_them(said: str, nodes: s
         "<html>",
     ],
 )
-def test_a_lie_about_who_goes_is_a_fault(said: str) -> None:
+def test_an_answer_with_unknown_victims_is_a_fault(said: str) -> None:
     """Nodes and victims that were not offered, an empty list of victims, and wrong types are faults."""
     with pytest.raises(ExtenderFault):
         wire.read_preempt(said.encode(), OFFERED)
 
 
-def test_bind_goes_out_under_gos_names() -> None:
+def test_bind_is_encoded_with_gos_field_names() -> None:
     """A bind request has the fields of ExtenderBindingArgs."""
     assert json.loads(wire.bind_args(namespace="a", pod="p", uid="u", node="n")) == {
         "PodName": "p",
@@ -200,7 +200,7 @@ def test_reasons_of_refused_nodes() -> None:
         (b'{"Error": 5}', "Error is not text"),
     ],
 )
-def test_a_filter_that_lies_or_babbles_is_a_fault(answer: bytes, says: str) -> None:
+def test_an_inconsistent_or_oversized_filter_answer_is_a_fault(answer: bytes, says: str) -> None:
     """A filter answer with invalid content is a fault, and no part of it is used."""
     with pytest.raises(ExtenderFault, match=says):
         wire.read_filter(answer, {"n1"}, names_only=True)
@@ -228,7 +228,7 @@ def test_scores_that_are_none_are_a_fault(answer: bytes) -> None:
         wire.read_scores(answer, {"n1"})
 
 
-def test_scores_are_read_and_strangers_left_out() -> None:
+def test_scores_of_unknown_nodes_are_ignored() -> None:
     """Missing fields are zero as in Go; a host that was not in the request is left out."""
     answer = b'[{"Host": "n1", "Score": 10}, {"host": "n2"}, {"Host": "other", "Score": 3}]'
 

@@ -59,7 +59,7 @@ def test_a_graceful_end_hands_over_within_a_look() -> None:
     in_world(check)
 
 
-def test_a_nudge_hands_over_at_once() -> None:
+def test_a_wakeup_hands_over_at_once() -> None:
     """A candidate that is told of the release does not wait for the next look; a nudge without a release changes
     nothing."""
 

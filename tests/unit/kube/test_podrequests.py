@@ -106,7 +106,7 @@ def test_three_sums_are_compared_during_a_resize() -> None:
     assert _asks(pod) == {"cpu": "5"}
 
 
-def test_grant_without_a_word_of_what_is_in_force_counts_as_both() -> None:
+def test_a_resize_without_an_actual_value_counts_the_larger_request() -> None:
     """A grant without a reported actual amount counts as both; it is the time between the grant and the change of the
     control group."""
     report = {"name": "a", "allocatedResources": {"cpu": "4"}}

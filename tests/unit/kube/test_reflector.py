@@ -23,7 +23,7 @@ from tests.support.kube_core import BOOKMARK_S, CoreKube
 from tests.support.virtual_time import VirtualClock, run_virtual
 
 
-class World:
+class ReflectorHarness:
     """A core, a reflector over it, and the changes that its listeners received."""
 
     def __init__(self, bookmark_s: float = BOOKMARK_S) -> None:
@@ -75,14 +75,14 @@ class World:
         return [moment for moment, asked in self.calls if asked is verb]
 
 
-def in_world(test: Callable[[World], Awaitable[None]], bookmark_s: float = BOOKMARK_S) -> None:
+def in_world(test: Callable[[ReflectorHarness], Awaitable[None]], bookmark_s: float = BOOKMARK_S) -> None:
     """Run `test` beside a running reflector, then stops it."""
 
     async def main() -> None:
-        world, stop = World(bookmark_s), asyncio.Event()
+        harness, stop = ReflectorHarness(bookmark_s), asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(world.reflector.run(stop))
-            await test(world)
+            tasks.create_task(harness.reflector.run(stop))
+            await test(harness)
             stop.set()
 
     run_virtual(main)
@@ -91,18 +91,18 @@ def in_world(test: Callable[[World], Awaitable[None]], bookmark_s: float = BOOKM
 def test_lists_once_then_follows() -> None:
     """The reflector is synced after one LIST; changes arrive by the watch, with no further LIST for an hour."""
 
-    async def check(world: World) -> None:
-        world.add("a")
-        assert not world.reflector.synced
-        await world.reflector.wait_synced()
-        world.add("b")
-        world.core.delete("configmaps", "default", "a")
+    async def check(harness: ReflectorHarness) -> None:
+        harness.add("a")
+        assert not harness.reflector.synced
+        await harness.reflector.wait_synced()
+        harness.add("b")
+        harness.core.delete("configmaps", "default", "a")
         await asyncio.sleep(3600)
-        assert world.heard == ["+a", "+b", "-a"]
-        assert len(world.times(Verb.LIST)) == 1
-        assert 3600 / WATCH_S_MAX <= len(world.times(Verb.WATCH)) <= 3600 / WATCH_S_MIN
-        assert world.reflector.restarts.keys() == {"ended"}
-        assert world.store.version == world.core.version
+        assert harness.heard == ["+a", "+b", "-a"]
+        assert len(harness.times(Verb.LIST)) == 1
+        assert 3600 / WATCH_S_MAX <= len(harness.times(Verb.WATCH)) <= 3600 / WATCH_S_MIN
+        assert harness.reflector.restarts.keys() == {"ended"}
+        assert harness.store.version == harness.core.version
 
     in_world(check)
 
@@ -110,13 +110,13 @@ def test_lists_once_then_follows() -> None:
 def test_an_interruption_is_known_until_the_watch_goes_on() -> None:
     """An interruption lasts from the refusal of a watch until another has begun, also when no object changes."""
 
-    async def check(world: World) -> None:
-        await world.reflector.wait_synced()
-        assert world.reflector.interruption == ""
-        world.fail(Verb.WATCH, UnavailableError("away"))
-        await world.until(lambda: world.reflector.interruption == "away")
+    async def check(harness: ReflectorHarness) -> None:
+        await harness.reflector.wait_synced()
+        assert harness.reflector.interruption == ""
+        harness.fail(Verb.WATCH, UnavailableError("away"))
+        await harness.until(lambda: harness.reflector.interruption == "away")
         since = asyncio.get_running_loop().time()
-        await world.until(lambda: world.reflector.interruption == "")
+        await harness.until(lambda: harness.reflector.interruption == "")
         assert asyncio.get_running_loop().time() - since < WATCH_S_MIN
 
     in_world(check)
@@ -132,12 +132,12 @@ def test_a_watch_that_never_runs_is_not_late() -> None:
         return series in telemetry.render_metrics("")[1].decode()
 
     async def main() -> None:
-        world, stop = World(), asyncio.Event()
-        reflector = Reflector(world.kube, unwatched, world.store, clock=VirtualClock(), random=SeededRandom(3))
+        harness, stop = ReflectorHarness(), asyncio.Event()
+        reflector = Reflector(harness.kube, unwatched, harness.store, clock=VirtualClock(), random=SeededRandom(3))
         assert not heard()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(reflector.run(stop))
-            await world.until(heard)
+            await harness.until(heard)
             stop.set()
 
     run_virtual(main)
@@ -146,17 +146,17 @@ def test_a_watch_that_never_runs_is_not_late() -> None:
 def test_a_first_list_that_fails_is_an_interruption() -> None:
     """A first LIST that fails with any error is an interruption; a LIST that succeeds ends it."""
 
-    async def check(world: World) -> None:
-        await world.until(lambda: world.reflector.interruption == "gone while it was read")
-        await world.reflector.wait_synced()
-        assert world.reflector.interruption == ""
+    async def check(harness: ReflectorHarness) -> None:
+        await harness.until(lambda: harness.reflector.interruption == "gone while it was read")
+        await harness.reflector.wait_synced()
+        assert harness.reflector.interruption == ""
 
     async def main() -> None:
-        world, stop = World(), asyncio.Event()
-        world.fail(Verb.LIST, ExpiredError("gone while it was read"))
+        harness, stop = ReflectorHarness(), asyncio.Event()
+        harness.fail(Verb.LIST, ExpiredError("gone while it was read"))
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(world.reflector.run(stop))
-            await check(world)
+            tasks.create_task(harness.reflector.run(stop))
+            await check(harness)
             stop.set()
 
     run_virtual(main)
@@ -165,14 +165,14 @@ def test_a_first_list_that_fails_is_an_interruption() -> None:
 def test_bookmarks_carry_the_position_over_a_compaction() -> None:
     """The position of a quiet resource does not expire while others write: the next watch continues from a bookmark."""
 
-    async def check(world: World) -> None:
-        await world.reflector.wait_synced()
+    async def check(harness: ReflectorHarness) -> None:
+        await harness.reflector.wait_synced()
         for number in range(60):
-            world.core.create("namespaces", "", {"metadata": {"name": f"n{number}"}})
+            harness.core.create("namespaces", "", {"metadata": {"name": f"n{number}"}})
             await asyncio.sleep(30)
-            world.core.store.compact()
-        assert world.reflector.restarts["expired"] == 0
-        assert len(world.times(Verb.LIST)) == 1
+            harness.core.store.compact()
+        assert harness.reflector.restarts["expired"] == 0
+        assert len(harness.times(Verb.LIST)) == 1
 
     in_world(check)
 
@@ -181,13 +181,13 @@ def test_a_server_that_sends_no_bookmarks() -> None:
     """On a server without bookmarks a quiet resource is no fault: the server ends each watch within a minute, and the
     view is never treated as old."""
 
-    async def check(world: World) -> None:
-        await world.reflector.wait_synced()
+    async def check(harness: ReflectorHarness) -> None:
+        await harness.reflector.wait_synced()
         for _ in range(600):
             await asyncio.sleep(1)
-            assert world.reflector.silent_s <= WATCH_S_MAX + 1
-        assert world.reflector.restarts.keys() == {"ended"}
-        assert len(world.times(Verb.LIST)) <= 1 + 600 / DOUBT_S, "looks at the history, each a LIST of one item"
+            assert harness.reflector.silent_s <= WATCH_S_MAX + 1
+        assert harness.reflector.restarts.keys() == {"ended"}
+        assert len(harness.times(Verb.LIST)) <= 1 + 600 / DOUBT_S, "looks at the history, each a LIST of one item"
 
     in_world(check, bookmark_s=float("inf"))
 
@@ -196,19 +196,19 @@ def test_an_expired_position_relists_and_tells_what_was_missed() -> None:
     """After 410 the reflector LISTs and reports missed changes: vanished objects as deleted, new ones as created,
     unchanged ones not at all."""
 
-    async def check(world: World) -> None:
+    async def check(harness: ReflectorHarness) -> None:
         for name in ["kept", "gone"]:
-            world.add(name)
-        await world.reflector.wait_synced()
+            harness.add(name)
+        await harness.reflector.wait_synced()
         await asyncio.sleep(1)
-        world.kube.is_stalled = True
-        world.core.delete("configmaps", "default", "gone")
-        world.add("new")
-        world.core.store.compact()
-        world.kube.is_stalled = False
+        harness.kube.is_stalled = True
+        harness.core.delete("configmaps", "default", "gone")
+        harness.add("new")
+        harness.core.store.compact()
+        harness.kube.is_stalled = False
         await asyncio.sleep(120)
-        assert world.heard == ["+gone", "+kept", "-gone", "+new"]
-        assert world.reflector.restarts["expired"] == 1
+        assert harness.heard == ["+gone", "+kept", "-gone", "+new"]
+        assert harness.reflector.restarts["expired"] == 1
 
     in_world(check)
 
@@ -216,16 +216,16 @@ def test_an_expired_position_relists_and_tells_what_was_missed() -> None:
 def test_a_silent_watch_is_given_up() -> None:
     """A silent watch with an open socket is replaced within the silence limit; no change is missed."""
 
-    async def check(world: World) -> None:
-        await world.reflector.wait_synced()
-        world.kube.is_stalled = True
-        world.add("missed")
+    async def check(harness: ReflectorHarness) -> None:
+        await harness.reflector.wait_synced()
+        harness.kube.is_stalled = True
+        harness.add("missed")
         await asyncio.sleep(39)
-        assert world.heard == []
-        assert world.reflector.silent_s >= 39
-        world.kube.is_stalled = False
+        assert harness.heard == []
+        assert harness.reflector.silent_s >= 39
+        harness.kube.is_stalled = False
         await asyncio.sleep(5)
-        assert world.heard == ["+missed"]
+        assert harness.heard == ["+missed"]
 
     in_world(check)
 
@@ -233,13 +233,13 @@ def test_a_silent_watch_is_given_up() -> None:
 def test_a_stalled_watch_counts_as_unavailable() -> None:
     """While the silence lasts, watches are opened again and again, with backoff, each after a LIST of one item."""
 
-    async def check(world: World) -> None:
-        await world.reflector.wait_synced()
+    async def check(harness: ReflectorHarness) -> None:
+        await harness.reflector.wait_synced()
         await asyncio.sleep(1)
-        world.kube.is_stalled = True
+        harness.kube.is_stalled = True
         await asyncio.sleep(600)
-        assert 8 <= world.reflector.restarts["unavailable"] <= 16
-        assert len(world.times(Verb.LIST)) == 1 + world.reflector.restarts["unavailable"]
+        assert 8 <= harness.reflector.restarts["unavailable"] <= 16
+        assert len(harness.times(Verb.LIST)) == 1 + harness.reflector.restarts["unavailable"]
 
     in_world(check)
 
@@ -247,12 +247,12 @@ def test_a_stalled_watch_counts_as_unavailable() -> None:
 def test_it_never_gives_up_and_backs_off() -> None:
     """After thirty refusals of any kind the reflector still LISTs; the pauses rise to half a minute at most."""
 
-    async def check(world: World) -> None:
+    async def check(harness: ReflectorHarness) -> None:
         errors: list[ControlPlaneError] = [UnavailableError("down"), DeniedError("no"), ExpiredError("old")] * 10
-        world.fail(Verb.LIST, *errors)
-        world.add("a")
-        await world.reflector.wait_synced()
-        moments = world.times(Verb.LIST)
+        harness.fail(Verb.LIST, *errors)
+        harness.add("a")
+        await harness.reflector.wait_synced()
+        moments = harness.times(Verb.LIST)
         waits = [later - earlier for earlier, later in pairwise(moments)]
         assert len(waits) == 30
         assert 0.4 <= waits[0] <= 0.8
@@ -265,10 +265,10 @@ def test_it_never_gives_up_and_backs_off() -> None:
 def test_the_server_may_ask_for_more_time() -> None:
     """Retry-After is honoured when it is longer than the backoff."""
 
-    async def check(world: World) -> None:
-        world.fail(Verb.LIST, ThrottledError("slow", retry_after_s=77))
-        await world.reflector.wait_synced()
-        assert world.times(Verb.LIST)[1] >= 77
+    async def check(harness: ReflectorHarness) -> None:
+        harness.fail(Verb.LIST, ThrottledError("slow", retry_after_s=77))
+        await harness.reflector.wait_synced()
+        assert harness.times(Verb.LIST)[1] >= 77
 
     in_world(check)
 
@@ -276,22 +276,22 @@ def test_the_server_may_ask_for_more_time() -> None:
 def test_a_list_from_the_past_is_refused() -> None:
     """A LIST of a lagging replica deletes nothing; it is repeated until it has the highest version seen."""
 
-    async def check(world: World) -> None:
-        lagging = world.core.version
-        world.add("a")
-        await world.reflector.wait_synced()
+    async def check(harness: ReflectorHarness) -> None:
+        lagging = harness.core.version
+        harness.add("a")
+        await harness.reflector.wait_synced()
         await asyncio.sleep(1)
-        world.kube.lists_at = lagging
-        world.fail(Verb.WATCH, ExpiredError("relist"))
-        world.core.create("namespaces", "", {"metadata": {"name": "other"}})
-        lists = len(world.times(Verb.LIST))
-        await world.until(lambda: len(world.times(Verb.LIST)) == lists + BELOW_MAX - 1)
-        assert world.heard == ["+a"]
-        world.kube.lists_at = None
-        world.add("b")
+        harness.kube.lists_at = lagging
+        harness.fail(Verb.WATCH, ExpiredError("relist"))
+        harness.core.create("namespaces", "", {"metadata": {"name": "other"}})
+        lists = len(harness.times(Verb.LIST))
+        await harness.until(lambda: len(harness.times(Verb.LIST)) == lists + BELOW_MAX - 1)
+        assert harness.heard == ["+a"]
+        harness.kube.lists_at = None
+        harness.add("b")
         await asyncio.sleep(60)
-        assert world.heard == ["+a", "+b"]
-        assert world.reflector.restarts["rewound"] == 0
+        assert harness.heard == ["+a", "+b"]
+        assert harness.reflector.restarts["rewound"] == 0
 
     in_world(check)
 
@@ -301,29 +301,29 @@ def test_a_server_that_went_back_in_time_is_read_anew(breaks: bool) -> None:
     """After etcd was restored from an older copy, the store takes the current objects of the server, and follows it
     from there."""
 
-    async def check(world: World) -> None:
-        world.add("kept")
-        world.add("deleted-later")
-        await world.reflector.wait_synced()
-        older = copy.deepcopy(world.core)
-        world.add("lost")
-        world.core.delete("configmaps", "default", "deleted-later")
+    async def check(harness: ReflectorHarness) -> None:
+        harness.add("kept")
+        harness.add("deleted-later")
+        await harness.reflector.wait_synced()
+        older = copy.deepcopy(harness.core)
+        harness.add("lost")
+        harness.core.delete("configmaps", "default", "deleted-later")
         for _ in range(50):
-            world.core.patch("configmaps", "default", "kept", {"data": {"n": str(_)}})
+            harness.core.patch("configmaps", "default", "kept", {"data": {"n": str(_)}})
         await asyncio.sleep(1)
-        assert world.heard[-1] == "~kept"
-        world.heard.clear()
-        world.core = world.kube.core = older
+        assert harness.heard[-1] == "~kept"
+        harness.heard.clear()
+        harness.core = harness.kube.core = older
         if breaks:
-            world.fail(Verb.WATCH, UnavailableError("the server starts"))
+            harness.fail(Verb.WATCH, UnavailableError("the server starts"))
         await asyncio.sleep(60 + (0 if breaks else DOUBT_S + 60))
-        assert sorted(world.heard) == ["+deleted-later", "-lost", "~kept"]
-        assert world.reflector.restarts["rewound"] == 1
-        assert world.store.version == older.version
-        world.add("new")
+        assert sorted(harness.heard) == ["+deleted-later", "-lost", "~kept"]
+        assert harness.reflector.restarts["rewound"] == 1
+        assert harness.store.version == older.version
+        harness.add("new")
         await asyncio.sleep(1)
-        assert world.heard[-1] == "+new"
-        kept = world.store.get("kept", "default")
+        assert harness.heard[-1] == "+new"
+        kept = harness.store.get("kept", "default")
         assert kept is not None
         assert kept.data == {}
 
@@ -333,12 +333,12 @@ def test_a_server_that_went_back_in_time_is_read_anew(breaks: bool) -> None:
 def test_watches_that_end_at_once_do_not_spin() -> None:
     """When a server closes each watch as soon as it opens, new watches are opened with backoff."""
 
-    async def check(world: World) -> None:
-        await world.reflector.wait_synced()
-        watches_before = len(world.times(Verb.WATCH))
-        world.kube.closes_watches = True
+    async def check(harness: ReflectorHarness) -> None:
+        await harness.reflector.wait_synced()
+        watches_before = len(harness.times(Verb.WATCH))
+        harness.kube.closes_watches = True
         await asyncio.sleep(1200)
-        assert len(world.times(Verb.WATCH)) - watches_before < 60
+        assert len(harness.times(Verb.WATCH)) - watches_before < 60
 
     in_world(check)
 
@@ -361,13 +361,13 @@ def test_backoff_is_reset_by_two_good_minutes() -> None:
 def test_own_writes_become_current() -> None:
     """An own write is current once the watch has delivered its version; until then `expect` marks it as not current."""
 
-    async def check(world: World) -> None:
-        await world.reflector.wait_synced()
-        made = world.add("a")["metadata"]
-        world.store.expect(made["uid"], int(made["resourceVersion"]))
-        assert not world.store.is_current(made["uid"])
+    async def check(harness: ReflectorHarness) -> None:
+        await harness.reflector.wait_synced()
+        made = harness.add("a")["metadata"]
+        harness.store.expect(made["uid"], int(made["resourceVersion"]))
+        assert not harness.store.is_current(made["uid"])
         await asyncio.sleep(1)
-        assert world.store.is_current(made["uid"])
+        assert harness.store.is_current(made["uid"])
 
     in_world(check)
 
@@ -378,12 +378,12 @@ def test_equal_runs_are_equal() -> None:
     def run() -> list[tuple[float, Verb]]:
         seen: list[tuple[float, Verb]] = []
 
-        async def check(world: World) -> None:
-            world.fail(Verb.WATCH, *[UnavailableError("x")] * 5)
+        async def check(harness: ReflectorHarness) -> None:
+            harness.fail(Verb.WATCH, *[UnavailableError("x")] * 5)
             for number in range(20):
-                world.add(f"m{number}")
+                harness.add(f"m{number}")
                 await asyncio.sleep(50)
-            seen.extend(world.calls)
+            seen.extend(harness.calls)
 
         in_world(check)
         return seen

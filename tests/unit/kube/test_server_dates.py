@@ -11,7 +11,7 @@ from tests.support.clock import FakeClock
 SERVER_S = 1_800_000_000.0
 
 
-class Answers:
+class DatedAnswers:
     """A server whose clock is right, and a machine that is `off_s` ahead."""
 
     def __init__(self, off_s: float) -> None:
@@ -30,7 +30,7 @@ class Answers:
 def test_the_clock_follows_and_the_wrong_one_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     """The clock follows the server, and one warning reports the difference; it is not repeated while the difference
     stays."""
-    answers = Answers(73.0)
+    answers = DatedAnswers(73.0)
     answers.come(5)
     assert answers.clock.now() == pytest.approx(SERVER_S + answers.machine.monotonic(), abs=0.3)
     assert [record.levelname for record in caplog.records if "clock is wrong" in record.getMessage()] == ["WARNING"]
@@ -39,6 +39,6 @@ def test_the_clock_follows_and_the_wrong_one_is_told_once(caplog: pytest.LogCapt
 @pytest.mark.parametrize("date", ["", "yesterday", "Fri, 99 Nov 2026 99:00:00 GMT"])
 def test_an_answer_without_a_date_changes_nothing(date: str) -> None:
     """An answer without a Date changes nothing, because a proxy may strip it."""
-    answers = Answers(73.0)
+    answers = DatedAnswers(73.0)
     answers.dates.take(date, sent=answers.machine.monotonic())
     assert answers.clock.now() == answers.machine.now()

@@ -55,7 +55,7 @@ def test_a_recreated_name_is_a_deletion_and_a_creation() -> None:
     assert store.by_uid("u1") is None
 
 
-def test_the_deletion_of_an_older_object_spares_its_successor() -> None:
+def test_the_deletion_of_an_older_object_keeps_its_successor() -> None:
     """A late DELETED of the first uid does not remove the second one of that name."""
     store: ObjectStore[ConfigMap] = ObjectStore()
     store.put(a_map(uid="u2", version=9))
@@ -94,7 +94,7 @@ def test_indexes_follow_every_change() -> None:
         store.indexed("unknown", "x")
 
 
-def test_snapshot_stands_still() -> None:
+def test_a_snapshot_does_not_change() -> None:
     """Later changes do not show in a snapshot."""
     store: ObjectStore[ConfigMap] = ObjectStore()
     store.replace([a_map(version=1)], 4)

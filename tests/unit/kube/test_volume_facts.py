@@ -18,7 +18,7 @@ ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
 BOUND: Json = {"spec": {"volumeName": "pv"}, "status": {"phase": "Bound"}}
 
 
-class Shelf:
+class FakeObjects:
     """Objects by kind and name."""
 
     def __init__(self, objects: Mapping[str, Json]) -> None:
@@ -38,7 +38,7 @@ def read(**objects: Json) -> VolumeFact:
     """The claim `data` of workspace `team`, beside these objects."""
 
     async def main() -> VolumeFact:
-        return await read_volume(Shelf(objects), "team", "data")
+        return await read_volume(FakeObjects(objects), "team", "data")
 
     return run_virtual(main)
 

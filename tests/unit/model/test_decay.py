@@ -15,7 +15,7 @@ HALF_LIVES = st.integers(HOUR_MS, 30 * DAY_MS)
 AGES = st.integers(0, 300 * DAY_MS)
 
 
-def test_half_is_left_after_a_half_life() -> None:
+def test_usage_is_halved_after_a_half_life() -> None:
     """After one half-life half of a use is left, after two a quarter; a use of now has not decayed."""
     assert [decayed(1000, age * DAY_MS, DAY_MS) for age in range(4)] == [1000, 500, 250, 125]
 
@@ -54,13 +54,13 @@ def test_a_spread_use_is_the_sum_of_its_parts() -> None:
     assert abs(sum(hours) - spread(24 * 1000 * HOUR_MS, 0, DAY_MS, 2 * DAY_MS, DAY_MS)) <= 24
 
 
-def test_what_has_always_gone_on_is_the_limit() -> None:
+def test_constant_usage_converges_to_the_limit() -> None:
     """A use of a hundred half-lives equals a use without a beginning."""
     age = 100 * DAY_MS
     assert math.isclose(spread(8 * age, 0, age, age, DAY_MS), constant(8, DAY_MS), rel_tol=1e-9)
 
 
-def test_what_is_held_goes_on_to_be_used() -> None:
+def test_running_work_adds_to_its_usage() -> None:
     """Occupied GPUs add usage continuously: two GPUs for a half-life count as if each moment had been added separately,
     and earlier use has halved."""
     usage = DecayedUsage(
@@ -76,7 +76,7 @@ def test_what_is_held_goes_on_to_be_used() -> None:
 
 
 @given(st.lists(st.integers(1, 5 * DAY_MS), max_size=6), st.integers(0, 64))
-def test_looking_in_between_changes_nothing(steps: list[int], gpus: int) -> None:
+def test_intermediate_reads_do_not_change_the_decay(steps: list[int], gpus: int) -> None:
     """Many small steps equal one large step, except for rounding."""
     usage = DecayedUsage(half_life_ms=DAY_MS, used={"q": {"ana": 10**9}}, held={"q": {"ana": gpus}})
     looked = usage

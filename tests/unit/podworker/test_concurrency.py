@@ -10,7 +10,7 @@ from slipway.errors import ControlPlaneError, InvalidError, StaleError, Unavaila
 from slipway.podworker.concurrency import KeyedLock, LaunchStage, PriorityLimiter
 
 
-class Load:
+class ConcurrentCalls:
     """Counts how many calls are under way."""
 
     def __init__(self) -> None:
@@ -29,12 +29,12 @@ class Load:
 
 async def test_the_limit_holds_over_everything_that_runs() -> None:
     """The limit is for all calls: two batches share the lanes."""
-    load, lanes = Load(), PriorityLimiter(3)
+    load, lanes = ConcurrentCalls(), PriorityLimiter(3)
     await asyncio.gather(lanes.run_all([load.call] * 10), lanes.run_all([load.call] * 10))
     assert (load.most, load.done) == (3, 20)
 
 
-async def test_what_has_begun_goes_before_what_begins() -> None:
+async def test_started_work_goes_before_new_work() -> None:
     """A free lane goes to the call of the latest stage, and within a stage to the one that waited longest."""
     lanes, order = PriorityLimiter(1), list[str]()
 
@@ -54,10 +54,10 @@ async def test_what_has_begun_goes_before_what_begins() -> None:
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3, 4, 5, 6])
-async def test_who_is_cancelled_leaves_its_lane_to_the_next(rounds: int) -> None:
+async def test_a_cancelled_task_frees_its_slot(rounds: int) -> None:
     """A cancelled call leaves its lane to the next one, while it waits, when it has just got the lane, and while it
     runs."""
-    load, lanes = Load(), PriorityLimiter(1)
+    load, lanes = ConcurrentCalls(), PriorityLimiter(1)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(lanes.run(partial(load.call, rounds=1)))
         second = tasks.create_task(lanes.run(partial(load.call, rounds=50)))
@@ -73,7 +73,7 @@ async def test_who_is_cancelled_leaves_its_lane_to_the_next(rounds: int) -> None
 async def test_after_a_failure_nothing_is_begun_and_what_runs_is_finished() -> None:
     """After a failure no call is begun, and running calls are finished, because a cancelled write would have an unknown
     outcome."""
-    load, lanes = Load(), PriorityLimiter(2)
+    load, lanes = ConcurrentCalls(), PriorityLimiter(2)
     calls: list[Callable[[], Awaitable[None]]] = [partial(load.call, UnavailableError("x"), 1), *[load.call] * 8]
     with pytest.raises(UnavailableError):
         await lanes.run_all(calls)
@@ -83,7 +83,7 @@ async def test_after_a_failure_nothing_is_begun_and_what_runs_is_finished() -> N
 
 async def test_the_gravest_failure_is_raised() -> None:
     """The gravest failure is raised: a permanent refusal before a lost connection."""
-    load, lanes = Load(), PriorityLimiter(3)
+    load, lanes = ConcurrentCalls(), PriorityLimiter(3)
     errors = [UnavailableError("t"), StaleError("s"), InvalidError("p")]
     with pytest.raises(InvalidError):
         await lanes.run_all([partial(load.call, error) for error in errors])

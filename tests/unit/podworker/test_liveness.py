@@ -19,26 +19,26 @@ from slipway.runtime.tasks import TaskGroup
 from slipway.streams.consumer import CLAIM
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
-from tests.support.podworker_desk import Calls, Desk, at_a_desk, hint_for
+from tests.support.podworker_harness import Calls, PodWorkerHarness, hint_for, run_with_harness
 from tests.support.small_cluster import a_client, look
 
 REDIS = "redis://127.0.0.1:1"
 """An address that is never dialled, because a model stands for the server."""
 LONG_S = 5 * STILL_S
 
-Story = Callable[["Running"], Awaitable[None]]
+Story = Callable[["RunningWorker"], Awaitable[None]]
 
 
-class Running:
-    """A composed pod worker at a desk: `calls` are its own, `server` is its Redis."""
+class RunningWorker:
+    """A composed pod worker in its harness: `calls` are its own, `server` is its Redis."""
 
-    def __init__(self, desk: Desk, settings: Settings) -> None:
-        self.desk, self.settings = desk, settings
-        self.kube = a_client(desk.core, seed=3)
+    def __init__(self, harness: PodWorkerHarness, settings: Settings) -> None:
+        self.harness, self.settings = harness, settings
+        self.kube = a_client(harness.core, seed=3)
         self.calls = Calls(self.kube)
-        self.server = MemoryServer(desk.clock)
+        self.server = MemoryServer(harness.clock)
         self.streams = MemoryStreams(self.server)
-        self.health = ProcessHealth(desk.clock)
+        self.health = ProcessHealth(harness.clock)
         self.stop = ServiceStop()
 
     async def live(self) -> None:
@@ -48,7 +48,7 @@ class Running:
                 service="podworker",
                 settings=self.settings,
                 once=False,
-                clock=self.desk.clock,
+                clock=self.harness.clock,
                 random=SeededRandom(9),
                 health=self.health,
                 stop=self.stop,
@@ -64,8 +64,8 @@ def while_it_runs(story: Story, **environment: str) -> None:
     """Run the story beside a pod worker that ends with it."""
     settings = load(Settings, {"SLIPWAY_REDIS_URL": REDIS, "SLIPWAY_WORKER_IDENTITY": "w", **environment})
 
-    async def at_desk(desk: Desk) -> None:
-        running = Running(desk, settings)
+    async def with_harness(harness: PodWorkerHarness) -> None:
+        running = RunningWorker(harness, settings)
         process = asyncio.ensure_future(running.live())
         try:
             await story(running)
@@ -73,14 +73,14 @@ def while_it_runs(story: Story, **environment: str) -> None:
             process.cancel()
             await asyncio.gather(process, return_exceptions=True)
 
-    at_a_desk(at_desk)
+    run_with_harness(with_harness)
 
 
 def test_at_rest_it_is_alive() -> None:
     """An idle pod worker is alive without hints."""
 
-    async def story(running: Running) -> None:
-        await running.desk.clock.sleep(LONG_S)
+    async def story(running: RunningWorker) -> None:
+        await running.harness.clock.sleep(LONG_S)
         assert running.health.liveness().ok
 
     while_it_runs(story)
@@ -89,12 +89,12 @@ def test_at_rest_it_is_alive() -> None:
 def test_without_its_redis_it_is_alive() -> None:
     """A pod worker without its Redis is alive, because a restart would not help."""
 
-    async def story(running: Running) -> None:
+    async def story(running: RunningWorker) -> None:
         async def away(_operation: str) -> None:
             raise UnavailableError("not now")
 
         running.server.on_call = away
-        await running.desk.clock.sleep(LONG_S)
+        await running.harness.clock.sleep(LONG_S)
         assert running.health.liveness().ok
 
     while_it_runs(story)
@@ -104,7 +104,7 @@ def test_a_launch_that_stands_still_ends_it() -> None:
     """A launch whose call never ends, in spite of every deadline, makes the probe fail, and another process takes over
     the hint."""
 
-    async def story(running: Running) -> None:
+    async def story(running: RunningWorker) -> None:
         forever = asyncio.Event()
 
         async def hang(verb: Verb, plural: str) -> None:
@@ -112,11 +112,11 @@ def test_a_launch_that_stands_still_ends_it() -> None:
                 await forever.wait()
 
         running.calls.hook = hang
-        allocation = await running.desk.assign()
+        allocation = await running.harness.assign()
         await running.streams.hints.send([hint_for(allocation)])
-        await running.desk.clock.sleep(STILL_S / 2)
+        await running.harness.clock.sleep(STILL_S / 2)
         assert running.health.liveness().ok
-        await running.desk.clock.sleep(STILL_S)
+        await running.harness.clock.sleep(STILL_S)
         assert list(running.health.liveness().problems) == [HINT.of(id_of(allocation)).name]
 
     while_it_runs(story)
@@ -125,7 +125,7 @@ def test_a_launch_that_stands_still_ends_it() -> None:
 def test_a_queue_that_stands_still_ends_it() -> None:
     """A claim that never ends, while the server answers other calls, ends the process."""
 
-    async def story(running: Running) -> None:
+    async def story(running: RunningWorker) -> None:
         forever = asyncio.Event()
 
         async def hang(operation: str) -> None:
@@ -133,7 +133,7 @@ def test_a_queue_that_stands_still_ends_it() -> None:
                 await forever.wait()
 
         running.server.on_call = hang
-        await running.desk.clock.sleep(2 * STILL_S)
+        await running.harness.clock.sleep(2 * STILL_S)
         assert list(running.health.liveness().problems) == [CLAIM.name]
 
     while_it_runs(story)
@@ -142,17 +142,17 @@ def test_a_queue_that_stands_still_ends_it() -> None:
 def test_a_long_launch_is_no_standstill() -> None:
     """A launch of many slow writes is no standstill: the process lives as long as one of them ends now and then."""
 
-    async def story(running: Running) -> None:
+    async def story(running: RunningWorker) -> None:
         async def slow(verb: Verb, _plural: str) -> None:
             if verb is not Verb.GET:
-                await running.desk.clock.sleep(STILL_S / 4)
+                await running.harness.clock.sleep(STILL_S / 4)
 
         running.calls.hook = slow
-        allocation = await running.desk.assign(*(["n0"] * 8))
+        allocation = await running.harness.assign(*(["n0"] * 8))
         await running.streams.hints.send([hint_for(allocation)])
         looks = 0
-        while (await look(running.desk.kube)).status.release is None:
-            await running.desk.clock.sleep(1)
+        while (await look(running.harness.kube)).status.release is None:
+            await running.harness.clock.sleep(1)
             assert running.health.liveness().ok
             looks += 1
         assert looks > STILL_S
@@ -163,10 +163,10 @@ def test_a_long_launch_is_no_standstill() -> None:
 def test_once_stopped_it_promises_nothing() -> None:
     """A stopped worker no longer checks its progress, because it ends on purpose."""
 
-    async def story(running: Running) -> None:
-        await running.desk.clock.sleep(1)
+    async def story(running: RunningWorker) -> None:
+        await running.harness.clock.sleep(1)
         running.stop.set()
-        await running.desk.clock.sleep(LONG_S)
+        await running.harness.clock.sleep(LONG_S)
         assert running.health.liveness().ok
 
     while_it_runs(story)

@@ -1,6 +1,6 @@
 """The promises of the pod worker about creates and deletes, one per test. Virtual time throughout.
 
-Tests of one worker run it beside a small cluster (`Desk`); tests of the final state run the whole system.
+Tests of one worker run it beside a small cluster (`PodWorkerHarness`); tests of the final state run the whole system.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from slipway.model.reasons import Result
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from tests.support.kubelet import Script
-from tests.support.podworker_desk import READS, SETTINGS, Desk, at_a_desk, ended_with, hint_for
+from tests.support.podworker_harness import READS, SETTINGS, PodWorkerHarness, ended_with, hint_for, run_with_harness
 from tests.support.small_cluster import look
 from tests.support.world import Setup, World, run_world
 
@@ -30,32 +30,32 @@ COUNT = 15
 # --- one worker -------------------------------------------------------------------------------------------------------
 
 
-class Tries:
+class FailingCalls:
     """Makes the first calls of one kind fail, and records when each was made."""
 
-    def __init__(self, desk: Desk, call: tuple[Verb, str], *errors: ControlPlaneError) -> None:
+    def __init__(self, harness: PodWorkerHarness, call: tuple[Verb, str], *errors: ControlPlaneError) -> None:
         self.at_s: list[float] = []
         left = list(errors)
 
         def fail(number: int, moment: str) -> BaseException | None:
-            if moment != "before" or desk.calls.seen[number] != call:
+            if moment != "before" or harness.calls.seen[number] != call:
                 return None
-            self.at_s.append(desk.clock.monotonic())
+            self.at_s.append(harness.clock.monotonic())
             return left.pop(0) if left else None
 
-        desk.calls.fail_with(fail)
+        harness.calls.fail_with(fail)
 
     @property
     def pauses(self) -> list[float]:
         return [later - earlier for earlier, later in zip(self.at_s, self.at_s[1:], strict=False)]
 
 
-async def ended_attempt(desk: Desk) -> None:
+async def ended_attempt(harness: PodWorkerHarness) -> None:
     """Create a launched allocation whose attempt must be torn down."""
-    await desk.assign()
-    await desk.handle()
-    await desk.cancel()
-    await desk.write("job", Event.TERMINATING)
+    await harness.assign()
+    await harness.handle()
+    await harness.cancel()
+    await harness.write("job", Event.TERMINATING)
 
 
 @pytest.mark.parametrize("kind", ["create", "delete"])
@@ -63,68 +63,68 @@ def test_creates_and_deletes_are_retried_with_jitter_and_retry_after(kind: str) 
     """Creates and deletes are retried with random pauses below a doubling limit; Retry-After of the server is the
     minimum."""
 
-    async def story(desk: Desk) -> None:
+    async def story(harness: PodWorkerHarness) -> None:
         call = PODS_CREATE if kind == "create" else PODS_DELETE
         away = UnavailableError("away")
         if kind == "create":
-            await desk.assign()
+            await harness.assign()
         else:
-            await ended_attempt(desk)
-        tries = Tries(desk, call, away, away, away, ThrottledError("slow down", retry_after_s=7.0))
-        await desk.handle()
-        assert len(tries.at_s) == 5
-        for number, pause in enumerate(tries.pauses[:3]):
+            await ended_attempt(harness)
+        failing = FailingCalls(harness, call, away, away, away, ThrottledError("slow down", retry_after_s=7.0))
+        await harness.handle()
+        assert len(failing.at_s) == 5
+        for number, pause in enumerate(failing.pauses[:3]):
             assert 0.0 <= pause <= 0.2 * 2**number
-        assert len(set(tries.pauses[:3])) == 3
-        assert 7.0 <= tries.pauses[3] <= 7.2
-        [pod] = await desk.pods()
+        assert len(set(failing.pauses[:3])) == 3
+        assert 7.0 <= failing.pauses[3] <= 7.2
+        [pod] = await harness.pods()
         assert (pod.metadata.deletion_timestamp is not None) is (kind == "delete")
 
-    at_a_desk(story)
+    run_with_harness(story)
 
 
 def test_a_delete_cancels_a_pending_create_without_a_call_to_kubernetes() -> None:
     """When an allocation is cancelled before its hint is handled, no create or delete is sent. Before the admission it
     costs one read."""
 
-    async def story(desk: Desk) -> None:
-        await desk.assign()
-        await desk.cancel()
-        await desk.handle()
-        assert desk.calls.writes == []
-        desk.calls.seen.clear()
-        await desk.kube.create(ALLOCATIONS, desk.a_body("other"), namespace="default")
-        await desk.cancel("other")
-        await desk.handle("other")
-        assert desk.calls.seen == [(Verb.GET, "allocations")]
-        assert (await desk.pods(), await desk.configmaps()) == ([], [])
+    async def story(harness: PodWorkerHarness) -> None:
+        await harness.assign()
+        await harness.cancel()
+        await harness.handle()
+        assert harness.calls.writes == []
+        harness.calls.seen.clear()
+        await harness.kube.create(ALLOCATIONS, harness.a_body("other"), namespace="default")
+        await harness.cancel("other")
+        await harness.handle("other")
+        assert harness.calls.seen == [(Verb.GET, "allocations")]
+        assert (await harness.pods(), await harness.configmaps()) == ([], [])
 
-    at_a_desk(story)
+    run_with_harness(story)
 
 
 def test_a_delete_cancels_a_create_that_waits_for_its_next_try() -> None:
     """A launch with a temporary refusal reads the allocation before each try: after the cancel it sends nothing
     more."""
 
-    async def story(desk: Desk) -> None:
-        await desk.assign()
-        desk.calls.fail(UnavailableError("away"), PODS_CREATE)
-        waiting = asyncio.ensure_future(desk.handle())
-        await desk.clock.sleep(3)
-        tried = desk.calls.seen.count(PODS_CREATE)
-        await desk.cancel()
+    async def story(harness: PodWorkerHarness) -> None:
+        await harness.assign()
+        harness.calls.fail(UnavailableError("away"), PODS_CREATE)
+        waiting = asyncio.ensure_future(harness.handle())
+        await harness.clock.sleep(3)
+        tried = harness.calls.seen.count(PODS_CREATE)
+        await harness.cancel()
         await waiting
-        assert desk.calls.seen.count(PODS_CREATE) == tried
-        assert (await desk.pods(), await desk.configmaps()) == ([], [])
+        assert harness.calls.seen.count(PODS_CREATE) == tried
+        assert (await harness.pods(), await harness.configmaps()) == ([], [])
 
-    at_a_desk(story)
+    run_with_harness(story)
 
 
 def test_a_delete_during_a_create_waits_for_it() -> None:
     """A cancel during the create of a pod waits: the create is finished, then the pod is deleted."""
 
-    async def story(desk: Desk) -> None:
-        await desk.assign("n0", "n1")
+    async def story(harness: PodWorkerHarness) -> None:
+        await harness.assign("n0", "n1")
         order: list[str] = []
         is_creating = asyncio.Event()
 
@@ -132,48 +132,48 @@ def test_a_delete_during_a_create_waits_for_it() -> None:
             if (verb, plural) == PODS_CREATE:
                 order.append("create begins")
                 is_creating.set()
-                await desk.clock.sleep(2.0)
+                await harness.clock.sleep(2.0)
                 order.append("create ends")
             elif verb is Verb.DELETE:
                 order.append("delete")
 
-        desk.calls.hook = meanwhile
-        creating = asyncio.ensure_future(desk.handle())
+        harness.calls.hook = meanwhile
+        creating = asyncio.ensure_future(harness.handle())
         await is_creating.wait()
-        await desk.cancel()
-        deleting = asyncio.ensure_future(desk.handle())
+        await harness.cancel()
+        deleting = asyncio.ensure_future(harness.handle())
         await asyncio.gather(creating, deleting)
-        await desk.finish_deletes()
+        await harness.finish_deletes()
         assert order.index("delete") > max(at for at, what in enumerate(order) if what == "create ends")
-        assert (await desk.pods(), await desk.configmaps()) == ([], [])
+        assert (await harness.pods(), await harness.configmaps()) == ([], [])
 
-    at_a_desk(story)
+    run_with_harness(story)
 
 
 def test_a_duplicate_create_is_ignored() -> None:
     """After a second hint, at the same time or later, in this process or another, each object is still created once."""
 
-    async def story(desk: Desk) -> None:
-        await desk.assign("n0", "n1")
-        await asyncio.gather(desk.handle(), desk.handle(), desk.handle())
-        assert (desk.calls.seen.count(CONFIGMAP_CREATE), desk.calls.seen.count(PODS_CREATE)) == (1, 2)
-        desk.calls.seen.clear()
-        await desk.handle()
-        assert desk.calls.seen == [(Verb.GET, "allocations")]
-        rival, calls = desk.another_worker()
-        await desk.handle(worker=rival)
+    async def story(harness: PodWorkerHarness) -> None:
+        await harness.assign("n0", "n1")
+        await asyncio.gather(harness.handle(), harness.handle(), harness.handle())
+        assert (harness.calls.seen.count(CONFIGMAP_CREATE), harness.calls.seen.count(PODS_CREATE)) == (1, 2)
+        harness.calls.seen.clear()
+        await harness.handle()
+        assert harness.calls.seen == [(Verb.GET, "allocations")]
+        rival, calls = harness.another_worker()
+        await harness.handle(worker=rival)
         assert calls.writes == []
 
-    at_a_desk(story)
+    run_with_harness(story)
 
 
 def test_a_five_way_pool_never_exceeds_its_concurrency() -> None:
     """Forty launches at once, then forty teardowns, on a server that takes half a second a call: five creates, bindings
     or deletes are under way at any time, and no fewer while there is work."""
 
-    async def story(desk: Desk) -> None:
+    async def story(harness: PodWorkerHarness) -> None:
         settings = msgspec.structs.replace(SETTINGS, worker_calls=5, worker_patience_s=600.0)
-        worker, calls = desk.another_worker(settings)
+        worker, calls = harness.another_worker(settings)
         under_way, most = 0, 0
 
         async def slowly(verb: Verb, _plural: str) -> None:
@@ -182,81 +182,81 @@ def test_a_five_way_pool_never_exceeds_its_concurrency() -> None:
                 return
             under_way += 1
             most = max(most, under_way)
-            await desk.clock.sleep(0.5)
+            await harness.clock.sleep(0.5)
             under_way -= 1
 
         names = [f"job{number}" for number in range(40)]
         for name in names:
-            await desk.assign(name=name)
+            await harness.assign(name=name)
         calls.hook = slowly
-        started_s = desk.clock.monotonic()
-        await asyncio.gather(*(desk.handle(name, worker=worker) for name in names))
+        started_s = harness.clock.monotonic()
+        await asyncio.gather(*(harness.handle(name, worker=worker) for name in names))
         assert most == 5
         # ConfigMap, pod and binding of each, five at a time.
-        assert desk.clock.monotonic() - started_s == pytest.approx(40 * 3 * 0.5 / 5, abs=2.0)
+        assert harness.clock.monotonic() - started_s == pytest.approx(40 * 3 * 0.5 / 5, abs=2.0)
         for name in names:
-            await desk.cancel(name)
-            await desk.write(name, Event.TERMINATING)
+            await harness.cancel(name)
+            await harness.write(name, Event.TERMINATING)
         most = 0
-        await asyncio.gather(*(desk.handle(name, worker=worker) for name in names))
+        await asyncio.gather(*(harness.handle(name, worker=worker) for name in names))
         assert most == 5
-        assert all(pod.metadata.deletion_timestamp for pod in await desk.pods())
+        assert all(pod.metadata.deletion_timestamp for pod in await harness.pods())
 
-    at_a_desk(story)
+    run_with_harness(story)
 
 
 def test_a_configmap_created_and_a_pod_refused_leave_nothing() -> None:
     """After a permanent refusal of the pod the watcher ends the allocation with the server's message, and the ConfigMap
     is deleted with the end."""
 
-    async def story(desk: Desk) -> None:
-        await desk.assign("n0", "n1")
-        desk.calls.fail(InvalidError("spec.containers[0].image: bad"), PODS_CREATE)
-        await desk.handle()
-        assert len(await desk.configmaps()) == 1
-        await desk.write("job", Event.TERMINATED, result=Result.INVALID)
-        desk.calls.fail_with(lambda _call, _moment: None)
-        await desk.handle()
-        assert (await desk.pods(), await desk.configmaps(), await desk.services()) == ([], [], [])
+    async def story(harness: PodWorkerHarness) -> None:
+        await harness.assign("n0", "n1")
+        harness.calls.fail(InvalidError("spec.containers[0].image: bad"), PODS_CREATE)
+        await harness.handle()
+        assert len(await harness.configmaps()) == 1
+        await harness.write("job", Event.TERMINATED, result=Result.INVALID)
+        harness.calls.fail_with(lambda _call, _moment: None)
+        await harness.handle()
+        assert (await harness.pods(), await harness.configmaps(), await harness.services()) == ([], [], [])
 
-    at_a_desk(story)
+    run_with_harness(story)
 
 
 def test_a_quota_refusal_waits_is_explained_and_goes_on_when_the_quota_is_raised() -> None:
     """A quota refusal is never the user's failure: the condition has the server's message, and the same launch finishes
     when the quota has room."""
 
-    async def story(desk: Desk) -> None:
-        await desk.assign()
-        desk.calls.fail(QuotaExceededError('pods "x" is forbidden: exceeded quota: slipway-quota'), PODS_CREATE)
-        assert isinstance(await ended_with(desk.handle()), QuotaExceededError)
-        allocation = await look(desk.kube)
+    async def story(harness: PodWorkerHarness) -> None:
+        await harness.assign()
+        harness.calls.fail(QuotaExceededError('pods "x" is forbidden: exceeded quota: slipway-quota'), PODS_CREATE)
+        assert isinstance(await ended_with(harness.handle()), QuotaExceededError)
+        allocation = await look(harness.kube)
         [told] = allocation.status.conditions
         assert (told.type, told.status, told.reason) == ("Stuck", "Unknown", "QuotaExceeded")
         assert "exceeded quota: slipway-quota" in told.message
         assert (allocation.status.phase, allocation.status.attempt) == (Phase.ASSIGNED, 1)
-        desk.calls.fail_with(lambda _call, _moment: None)
-        await desk.handle()
-        allocation = await look(desk.kube)
+        harness.calls.fail_with(lambda _call, _moment: None)
+        await harness.handle()
+        allocation = await look(harness.kube)
         assert (allocation.status.conditions, allocation.status.attempt) == ([], 1)
         assert allocation.status.release is not None
 
-    at_a_desk(story)
+    run_with_harness(story)
 
 
 def test_an_invalid_answer_ends_with_the_servers_message() -> None:
     """422 is never retried: the server's message is on the allocation, and the watcher ends it with this message."""
 
-    async def story(desk: Desk) -> None:
-        await desk.assign()
+    async def story(harness: PodWorkerHarness) -> None:
+        await harness.assign()
         words = 'Pod "x" is invalid: spec.containers[0].resources.requests: Invalid value: "2": must be less than limit'
-        desk.calls.fail(InvalidError(words), PODS_CREATE)
-        await desk.handle()
-        assert desk.calls.seen.count(PODS_CREATE) == 1
-        [told] = (await look(desk.kube)).status.conditions
+        harness.calls.fail(InvalidError(words), PODS_CREATE)
+        await harness.handle()
+        assert harness.calls.seen.count(PODS_CREATE) == 1
+        [told] = (await look(harness.kube)).status.conditions
         assert (told.type, told.status, told.reason, told.message) == ("Refused", "True", "InvalidSpec", words)
 
-    at_a_desk(story)
+    run_with_harness(story)
 
 
 @pytest.mark.parametrize(
@@ -279,44 +279,44 @@ def test_an_invalid_answer_ends_with_the_servers_message() -> None:
 def test_what_a_pod_names_and_is_not_there_is_refused_with_the_next_step(words: str, step: str) -> None:
     """A pod that names a missing object is refused with the server's message and the next step."""
 
-    async def story(desk: Desk) -> None:
-        await desk.assign()
-        desk.calls.fail(InvalidError(words), PODS_CREATE)
-        await desk.handle()
-        [told] = (await look(desk.kube)).status.conditions
+    async def story(harness: PodWorkerHarness) -> None:
+        await harness.assign()
+        harness.calls.fail(InvalidError(words), PODS_CREATE)
+        await harness.handle()
+        [told] = (await look(harness.kube)).status.conditions
         assert (told.reason, told.message) == ("InvalidSpec", f"{words}; {step}")
 
-    at_a_desk(story)
+    run_with_harness(story)
 
 
 def test_exhausted_retries_end_in_a_dead_letter_a_stuck_condition_and_an_admin_replay() -> None:
     """When the time for retries is over the hint becomes a dead letter and the allocation is Stuck. A replay of the
     letter sends the hint again, which finishes the launch."""
 
-    async def story(desk: Desk) -> None:
-        streams = MemoryStreams(MemoryServer(desk.clock))
-        allocation = await desk.assign()
-        desk.calls.fail(QuotaExceededError("exceeded quota: gpus"), PODS_CREATE)
+    async def story(harness: PodWorkerHarness) -> None:
+        streams = MemoryStreams(MemoryServer(harness.clock))
+        allocation = await harness.assign()
+        harness.calls.fail(QuotaExceededError("exceeded quota: gpus"), PODS_CREATE)
         await streams.hints.send([hint_for(allocation)])
         async with asyncio.TaskGroup() as tasks:
             stop = asyncio.Event()
-            tasks.create_task(desk.a_consumer(streams).run(stop))
-            await desk.clock.sleep(SETTINGS.worker_stuck_after_s + 120)
+            tasks.create_task(harness.a_consumer(streams).run(stop))
+            await harness.clock.sleep(SETTINGS.worker_stuck_after_s + 120)
             [letter] = await streams.dead.page()
             assert "gave up after 600 s: exceeded quota: gpus" in letter.cause
-            [told] = (await look(desk.kube)).status.conditions
+            [told] = (await look(harness.kube)).status.conditions
             assert (told.type, told.status, told.reason) == ("Stuck", "True", "QuotaExceeded")
             assert await streams.work_queue("x").backlog() == 0
-            desk.calls.fail_with(lambda _call, _moment: None)
-            await desk.clock.sleep(600)
-            assert await desk.pods() == []
+            harness.calls.fail_with(lambda _call, _moment: None)
+            await harness.clock.sleep(600)
+            assert await harness.pods() == []
             assert await streams.dead.replay(letter.id)
-            await desk.clock.sleep(5)
-            assert (await look(desk.kube)).status.conditions == []
-            assert [pod.spec.node_name for pod in await desk.pods()] == ["n0"]
+            await harness.clock.sleep(5)
+            assert (await look(harness.kube)).status.conditions == []
+            assert [pod.spec.node_name for pod in await harness.pods()] == ["n0"]
             stop.set()
 
-    at_a_desk(story)
+    run_with_harness(story)
 
 
 # --- the whole system -------------------------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ def play(story: Callable[[World], Awaitable[None]], *, latency_s: float = 0.002,
     """Run a story on the whole system; each call takes up to `latency_s` to the server and back."""
 
     async def told(world: World) -> None:
-        world.trouble.latency_s = latency_s
+        world.injector.latency_s = latency_s
         await story(world)
         assert world.broken == []
 

@@ -10,38 +10,38 @@ from slipway.errors import UnavailableError
 from slipway.kube.errors import Verb
 from slipway.kube.resources import SERVICES
 from slipway.model.lifecycle import Event
-from tests.support.podworker_desk import CrashError, Desk, at_a_desk
+from tests.support.podworker_harness import CrashError, PodWorkerHarness, run_with_harness
 from tests.support.small_cluster import look
 
 LLM: dict[str, Any] = {"name": "llm", "port": 8000}
 
 
-async def launched(desk: Desk, *names: str, nodes: tuple[str, ...] = ("n0",), **service: Any) -> None:
+async def launched(harness: PodWorkerHarness, *names: str, nodes: tuple[str, ...] = ("n0",), **service: Any) -> None:
     """Launch allocations of these names behind the Service `llm`."""
     for name in names:
-        await desk.assign(*nodes, name=name, service=LLM | service)
-        await desk.handle(name)
+        await harness.assign(*nodes, name=name, service=LLM | service)
+        await harness.handle(name)
 
 
-async def killed(desk: Desk, name: str) -> None:
+async def killed(harness: PodWorkerHarness, name: str) -> None:
     """Kill the allocation, and let the pod worker clean up."""
-    await desk.cancel(name)
-    await desk.write(name, Event.TERMINATING)
-    await desk.handle(name)
-    await desk.finish_deletes()
-    await desk.write(name, Event.TERMINATED)
-    await desk.handle(name)
+    await harness.cancel(name)
+    await harness.write(name, Event.TERMINATING)
+    await harness.handle(name)
+    await harness.finish_deletes()
+    await harness.write(name, Event.TERMINATED)
+    await harness.handle(name)
 
 
-async def owners(desk: Desk) -> list[str] | None:
+async def owners(harness: PodWorkerHarness) -> list[str] | None:
     """The names of the owners of `llm`; None when there is no such Service."""
-    found = [each for each in await desk.services() if each.metadata.name == "llm"]
+    found = [each for each in await harness.services() if each.metadata.name == "llm"]
     return [owner.name for owner in found[0].metadata.owner_references] if found else None
 
 
-async def refused(desk: Desk, name: str) -> str:
+async def refused(harness: PodWorkerHarness, name: str) -> str:
     """The reason why the launch can never succeed; empty when it may succeed."""
-    condition = condition_of((await look(desk.kube, name)).status.conditions, "Refused")
+    condition = condition_of((await look(harness.kube, name)).status.conditions, "Refused")
     return condition.message if condition is not None and condition.status == "True" else ""
 
 
@@ -49,46 +49,48 @@ def test_one_service_selects_the_first_rank_of_each() -> None:
     """Two gangs of two ranks share one Service with a stable address; its selector matches rank 0 of each and nothing
     else."""
 
-    async def story(desk: Desk) -> None:
-        await launched(desk, "a", "b", nodes=("n0", "n1"))
-        [service] = [each for each in await desk.services() if each.metadata.name == "llm"]
+    async def story(harness: PodWorkerHarness) -> None:
+        await launched(harness, "a", "b", nodes=("n0", "n1"))
+        [service] = [each for each in await harness.services() if each.metadata.name == "llm"]
         assert service.spec["clusterIP"] not in ("", "None")
         assert [(port["port"], port["targetPort"]) for port in service.spec["ports"]] == [(8000, 8000)]
-        behind = [pod for pod in await desk.pods() if service.spec["selector"].items() <= pod.metadata.labels.items()]
+        behind = [
+            pod for pod in await harness.pods() if service.spec["selector"].items() <= pod.metadata.labels.items()
+        ]
         assert [pod.metadata.labels["slipway.dev/rank"] for pod in behind] == ["0", "0"]
         assert {pod.metadata.labels["slipway.dev/allocation"].partition("-")[0] for pod in behind} == {"a", "b"}
 
-    at_a_desk(story)
+    run_with_harness(story)
 
 
 def test_it_goes_with_the_last_of_its_allocations() -> None:
     """The Service stays when one of its allocations ends; the last one deletes it."""
 
-    async def story(desk: Desk) -> None:
-        await launched(desk, "a", "b")
-        assert await owners(desk) == ["a", "b"]
-        await killed(desk, "a")
-        assert await owners(desk) == ["b"]
-        await killed(desk, "b")
-        assert await owners(desk) is None
+    async def story(harness: PodWorkerHarness) -> None:
+        await launched(harness, "a", "b")
+        assert await owners(harness) == ["a", "b"]
+        await killed(harness, "a")
+        assert await owners(harness) == ["b"]
+        await killed(harness, "b")
+        assert await owners(harness) is None
 
-    at_a_desk(story)
+    run_with_harness(story)
 
 
 def test_the_next_attempt_stays_behind_it() -> None:
     """The next attempt uses the same Service: the objects of the old attempt are removed, but the Service belongs to
     the allocation and is not written again."""
 
-    async def story(desk: Desk) -> None:
-        await launched(desk, "job")
-        await desk.write("job", Event.RESTARTED)
-        desk.calls.seen.clear()
-        await desk.admit("n1")
-        await desk.handle()
-        assert await owners(desk) == ["job"]
-        assert not [call for call in desk.calls.writes if call[1] == "services"]
+    async def story(harness: PodWorkerHarness) -> None:
+        await launched(harness, "job")
+        await harness.write("job", Event.RESTARTED)
+        harness.calls.seen.clear()
+        await harness.admit("n1")
+        await harness.handle()
+        assert await owners(harness) == ["job"]
+        assert not [call for call in harness.calls.writes if call[1] == "services"]
 
-    at_a_desk(story)
+    run_with_harness(story)
 
 
 @pytest.mark.parametrize(
@@ -105,47 +107,47 @@ def test_a_service_that_is_another_refuses_the_launch_before_a_pod_is_made(
     """A Service with other settings refuses the launch before a pod is created; it stays as it is, also when the
     allocation ends. The reason names the field and the next step."""
 
-    async def story(desk: Desk) -> None:
+    async def story(harness: PodWorkerHarness) -> None:
         metadata = {"name": "llm", "namespace": "default", "labels": labels}
-        await desk.kube.create(SERVICES, {"metadata": metadata, "spec": {"ports": [{"port": port}]}})
-        before = await desk.services()
-        await launched(desk, "job")
-        assert words in await refused(desk, "job")
-        assert "another name" in await refused(desk, "job")
-        assert await desk.pods() == []
-        await desk.cancel()
-        await desk.handle()
-        assert await desk.services() == before
+        await harness.kube.create(SERVICES, {"metadata": metadata, "spec": {"ports": [{"port": port}]}})
+        before = await harness.services()
+        await launched(harness, "job")
+        assert words in await refused(harness, "job")
+        assert "another name" in await refused(harness, "job")
+        assert await harness.pods() == []
+        await harness.cancel()
+        await harness.handle()
+        assert await harness.services() == before
 
-    at_a_desk(story)
+    run_with_harness(story)
 
 
 def test_workers_side_by_side_lose_no_owner() -> None:
     """Two workers that launch four allocations at once, and end four at once, lose no owner, because each write is
     fenced by the version that it has read."""
 
-    async def story(desk: Desk) -> None:
-        other, _ = desk.another_worker()
+    async def story(harness: PodWorkerHarness) -> None:
+        other, _ = harness.another_worker()
         names = ["a", "b", "c", "d"]
         for name in names:
-            await desk.assign(name=name, service=LLM)
+            await harness.assign(name=name, service=LLM)
 
         async def by_both() -> None:
-            pairs = zip(names, [desk.worker, other] * 2, strict=True)
-            await asyncio.gather(*(desk.handle(name, worker) for name, worker in pairs))
+            pairs = zip(names, [harness.worker, other] * 2, strict=True)
+            await asyncio.gather(*(harness.handle(name, worker) for name, worker in pairs))
 
         await by_both()
-        assert sorted(await owners(desk) or []) == names
+        assert sorted(await owners(harness) or []) == names
         for name in names:
-            await desk.write(name, Event.TERMINATING)
+            await harness.write(name, Event.TERMINATING)
         await by_both()
-        await desk.finish_deletes()
+        await harness.finish_deletes()
         for name in names:
-            await desk.write(name, Event.TERMINATED)
+            await harness.write(name, Event.TERMINATED)
         await by_both()
-        assert await owners(desk) is None
+        assert await owners(harness) is None
 
-    at_a_desk(story)
+    run_with_harness(story)
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -155,35 +157,35 @@ def test_a_call_that_fails_at_any_point_is_made_good(verb: Verb, moment: str, er
     """After a failed call at any point the owners are the running allocations, and the Service is deleted in the
     end."""
 
-    async def story(desk: Desk) -> None:
+    async def story(harness: PodWorkerHarness) -> None:
         left = [verb]
 
         def fault(number: int, when: str) -> BaseException | None:
-            if when == moment and left and desk.calls.seen[number] == (left[0], "services"):
+            if when == moment and left and harness.calls.seen[number] == (left[0], "services"):
                 left.clear()
                 return error("lost")
             return None
 
-        desk.calls.fail_with(fault)
+        harness.calls.fail_with(fault)
 
         async def handled(name: str) -> None:
             try:
-                await desk.handle(name)
+                await harness.handle(name)
             except CrashError:
-                desk.worker, desk.calls = desk.another_worker()
-                await desk.handle(name)
+                harness.worker, harness.calls = harness.another_worker()
+                await harness.handle(name)
 
         for name in ("a", "b"):
-            await desk.assign(name=name, service=LLM)
+            await harness.assign(name=name, service=LLM)
             await handled(name)
-        assert await owners(desk) == ["a", "b"]
+        assert await owners(harness) == ["a", "b"]
         for name in ("a", "b"):
-            await desk.write(name, Event.TERMINATING)
+            await harness.write(name, Event.TERMINATING)
             await handled(name)
-            await desk.finish_deletes()
-            await desk.write(name, Event.TERMINATED)
+            await harness.finish_deletes()
+            await harness.write(name, Event.TERMINATED)
             await handled(name)
-        assert await owners(desk) is None
+        assert await owners(harness) is None
         assert not left
 
-    at_a_desk(story)
+    run_with_harness(story)

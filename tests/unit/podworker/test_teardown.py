@@ -9,16 +9,16 @@ from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS
 from slipway.model.lifecycle import Event, RankState
 from slipway.podworker.teardown import BY_NAME_MAX
-from tests.support.podworker_desk import Desk, at_a_desk, ended_with
+from tests.support.podworker_harness import PodWorkerHarness, ended_with, run_with_harness
 from tests.support.small_cluster import launch, look
 
 SIZES = [pytest.param(("n0",), id="by name"), pytest.param(("n0", "n1") * BY_NAME_MAX, id="by list")]
 
 
-async def run(desk: Desk, *nodes: str) -> None:
+async def run(harness: PodWorkerHarness, *nodes: str) -> None:
     """Create a launched and running allocation."""
-    await desk.assign(*nodes)
-    await desk.handle()
+    await harness.assign(*nodes)
+    await harness.handle()
 
 
 @pytest.mark.parametrize("nodes", SIZES)
@@ -26,191 +26,191 @@ def test_what_terminates_loses_its_pods_and_what_has_ended_everything(nodes: tup
     """While Terminating the pods are deleted, and the ConfigMap stays while containers may run; 60 s after the end
     nothing is left (I11)."""
 
-    async def story(desk: Desk) -> None:
-        await run(desk, *nodes)
-        await desk.write("job", Event.TERMINATING)
-        await desk.handle()
-        assert all(pod.metadata.deletion_timestamp for pod in await desk.pods())
-        assert len(await desk.configmaps()) == 1
-        await desk.finish_deletes()
-        await desk.write("job", Event.TERMINATED)
-        await desk.handle()
-        assert await desk.pods() == []
-        assert await desk.configmaps() == []
-        assert await desk.services() == []
+    async def story(harness: PodWorkerHarness) -> None:
+        await run(harness, *nodes)
+        await harness.write("job", Event.TERMINATING)
+        await harness.handle()
+        assert all(pod.metadata.deletion_timestamp for pod in await harness.pods())
+        assert len(await harness.configmaps()) == 1
+        await harness.finish_deletes()
+        await harness.write("job", Event.TERMINATED)
+        await harness.handle()
+        assert await harness.pods() == []
+        assert await harness.configmaps() == []
+        assert await harness.services() == []
 
-    at_a_desk(story)
+    run_with_harness(story)
 
 
 @pytest.mark.parametrize("nodes", SIZES)
-def test_a_pod_that_ended_by_itself_is_left_to_who_reads_its_log(nodes: tuple[str, ...]) -> None:
+def test_a_pod_that_ended_by_itself_is_kept_until_its_log_is_read(nodes: tuple[str, ...]) -> None:
     """A pod that ended by itself is left to the log reader, because its node removes the log once it is marked deleted.
     The other pods and objects of its gang are deleted."""
 
-    async def story(desk: Desk) -> None:
-        await run(desk, *nodes)
-        found = await desk.pods()
+    async def story(harness: PodWorkerHarness) -> None:
+        await run(harness, *nodes)
+        found = await harness.pods()
         first = next(pod for pod in found if pod.metadata.name.endswith("-0"))
         ended = RankStatus(pod_uid=first.metadata.uid, phase=RankState.FAILED, exit_code=1)
-        await desk.write("job", Event.TERMINATING, ranks=[ended])
-        await desk.handle()
-        kept = [pod.metadata.name for pod in await desk.pods() if pod.metadata.deletion_timestamp is None]
+        await harness.write("job", Event.TERMINATING, ranks=[ended])
+        await harness.handle()
+        kept = [pod.metadata.name for pod in await harness.pods() if pod.metadata.deletion_timestamp is None]
         assert kept == [first.metadata.name]
-        await desk.finish_deletes()
-        await desk.write("job", Event.TERMINATED)
-        await desk.handle()
-        [left] = await desk.pods()
+        await harness.finish_deletes()
+        await harness.write("job", Event.TERMINATED)
+        await harness.handle()
+        [left] = await harness.pods()
         assert (left.metadata.name, left.metadata.deletion_timestamp) == (first.metadata.name, None)
-        assert [*await desk.configmaps(), *await desk.services()] == []
+        assert [*await harness.configmaps(), *await harness.services()] == []
 
-    at_a_desk(story)
+    run_with_harness(story)
 
 
 @pytest.mark.parametrize("nodes", SIZES)
 def test_a_teardown_of_what_is_gone_writes_nothing(nodes: tuple[str, ...]) -> None:
     """A teardown whose objects are gone writes nothing."""
 
-    async def story(desk: Desk) -> None:
-        await run(desk, *nodes)
-        await desk.write("job", Event.TERMINATED)
-        await desk.handle()
-        await desk.finish_deletes()
-        desk.core.settle()
-        first = desk.core.version
-        await desk.handle()
-        assert desk.core.version == first
+    async def story(harness: PodWorkerHarness) -> None:
+        await run(harness, *nodes)
+        await harness.write("job", Event.TERMINATED)
+        await harness.handle()
+        await harness.finish_deletes()
+        harness.core.settle()
+        first = harness.core.version
+        await harness.handle()
+        assert harness.core.version == first
 
-    at_a_desk(story)
+    run_with_harness(story)
 
 
 @pytest.mark.parametrize("nodes", SIZES)
 def test_a_pod_that_was_made_late_goes_too(nodes: tuple[str, ...]) -> None:
     """A pod that a slow create makes under the name of a deleted, released pod is deleted too."""
 
-    async def story(desk: Desk) -> None:
-        await run(desk, *nodes)
-        await desk.write("job", Event.TERMINATED)
-        late = (await desk.pods())[0]
-        body = desk.core.get("pods", "default", late.metadata.name)
-        await desk.handle()
-        await desk.finish_deletes()
+    async def story(harness: PodWorkerHarness) -> None:
+        await run(harness, *nodes)
+        await harness.write("job", Event.TERMINATED)
+        late = (await harness.pods())[0]
+        body = harness.core.get("pods", "default", late.metadata.name)
+        await harness.handle()
+        await harness.finish_deletes()
         meta = {name: body["metadata"][name] for name in ("name", "namespace", "labels", "ownerReferences")}
         spec = {name: value for name, value in body["spec"].items() if name != "nodeName"}
-        await desk.kube.create(PODS, {"metadata": meta, "spec": spec}, namespace="default")
-        await desk.handle()
-        assert await desk.pods() == []
+        await harness.kube.create(PODS, {"metadata": meta, "spec": spec}, namespace="default")
+        await harness.handle()
+        assert await harness.pods() == []
 
-    at_a_desk(story)
+    run_with_harness(story)
 
 
 def test_running_pods_get_their_own_grace() -> None:
     """Running pods get their own grace: the delete names none, so the server uses the pod's."""
 
-    async def story(desk: Desk) -> None:
+    async def story(harness: PodWorkerHarness) -> None:
         template = {
             "spec": {
                 "containers": [{"name": "main", "image": "i", "command": ["c"]}],
                 "terminationGracePeriodSeconds": 77,
             }
         }
-        await desk.assign(template=template)
-        await desk.handle()
-        await desk.write("job", Event.TERMINATING)
-        await desk.handle()
-        [pod] = await desk.pods()
+        await harness.assign(template=template)
+        await harness.handle()
+        await harness.write("job", Event.TERMINATING)
+        await harness.handle()
+        [pod] = await harness.pods()
         assert pod.metadata.deletion_grace_period_seconds == 77
 
-    at_a_desk(story)
+    run_with_harness(story)
 
 
 @pytest.mark.parametrize("nodes", SIZES)
 def test_what_only_looks_like_ours_is_left_alone(nodes: tuple[str, ...]) -> None:
     """An object with our label whose owner is not the allocation is left alone."""
 
-    async def story(desk: Desk) -> None:
-        await run(desk, *nodes)
-        allocation = await look(desk.kube)
+    async def story(harness: PodWorkerHarness) -> None:
+        await run(harness, *nodes)
+        allocation = await look(harness.kube)
         labels = {"slipway.dev/allocation-uid": allocation.metadata.uid, "slipway.dev/attempt": "1"}
         stranger: RawObject = {"metadata": {"name": "stranger", "namespace": "default", "labels": labels}}
-        await desk.kube.create(CONFIG_MAPS, stranger)
-        await desk.write("job", Event.TERMINATED)
-        await desk.handle()
-        assert [item.metadata.name for item in await desk.configmaps()] == ["stranger"]
+        await harness.kube.create(CONFIG_MAPS, stranger)
+        await harness.write("job", Event.TERMINATED)
+        await harness.handle()
+        assert [item.metadata.name for item in await harness.configmaps()] == ["stranger"]
 
-    at_a_desk(story)
+    run_with_harness(story)
 
 
 def test_a_name_that_was_taken_again_is_safe() -> None:
     """V8: a new object under an old name is safe, because the delete has the uid of the pod in the release."""
 
-    async def story(desk: Desk) -> None:
-        await run(desk, "n0")
-        [old] = await desk.pods()
-        raw = desk.core.get("pods", "default", old.metadata.name)
-        await desk.kube.delete(PODS, old.metadata.name, namespace="default")
-        await desk.finish_deletes()
+    async def story(harness: PodWorkerHarness) -> None:
+        await run(harness, "n0")
+        [old] = await harness.pods()
+        raw = harness.core.get("pods", "default", old.metadata.name)
+        await harness.kube.delete(PODS, old.metadata.name, namespace="default")
+        await harness.finish_deletes()
         fresh: RawObject = {"metadata": {"name": old.metadata.name, "namespace": "default"}, "spec": raw["spec"]}
-        new = await desk.kube.create(PODS, fresh)
-        await desk.write("job", Event.TERMINATED)
-        await desk.handle()
-        [left] = await desk.pods()
+        new = await harness.kube.create(PODS, fresh)
+        await harness.write("job", Event.TERMINATED)
+        await harness.handle()
+        [left] = await harness.pods()
         assert (left.metadata.uid, left.metadata.deletion_timestamp) == (new.metadata.uid, None)
 
-    at_a_desk(story)
+    run_with_harness(story)
 
 
 @pytest.mark.parametrize("nodes", SIZES)
 def test_lost_answers_and_throttling_do_not_stop_a_teardown(nodes: tuple[str, ...]) -> None:
     """After lost answers and throttling every delete is sent again until it is done."""
 
-    async def story(desk: Desk) -> None:
-        await run(desk, *nodes)
-        await desk.write("job", Event.TERMINATED)
-        desk.calls.seen.clear()
-        desk.calls.fail_with(
+    async def story(harness: PodWorkerHarness) -> None:
+        await run(harness, *nodes)
+        await harness.write("job", Event.TERMINATED)
+        harness.calls.seen.clear()
+        harness.calls.fail_with(
             lambda call, when: (
                 (DeadlineError if when == "after" else ThrottledError)("later") if call % 3 == 1 and call < 12 else None
             )
         )
-        while await ended_with(desk.handle()) is not None:
+        while await ended_with(harness.handle()) is not None:
             pass
-        assert all(pod.metadata.deletion_timestamp for pod in await desk.pods())
-        assert await desk.configmaps() == []
+        assert all(pod.metadata.deletion_timestamp for pod in await harness.pods())
+        assert await harness.configmaps() == []
 
-    at_a_desk(story)
+    run_with_harness(story)
 
 
 def test_an_allocation_cancelled_while_it_waited_costs_one_read() -> None:
     """An allocation that is cancelled while it waits costs one read, because nothing was created for it."""
 
-    async def story(desk: Desk) -> None:
-        await launch(desk.kube)
-        await desk.cancel()
-        await desk.write("job", Event.TERMINATED)
-        await desk.handle()
-        assert desk.calls.seen == [(Verb.GET, ALLOCATIONS.plural)]
+    async def story(harness: PodWorkerHarness) -> None:
+        await launch(harness.kube)
+        await harness.cancel()
+        await harness.write("job", Event.TERMINATED)
+        await harness.handle()
+        assert harness.calls.seen == [(Verb.GET, ALLOCATIONS.plural)]
 
-    at_a_desk(story)
+    run_with_harness(story)
 
 
 def test_a_missing_permission_to_delete_keeps_the_hint() -> None:
     """A missing permission to delete keeps the hint, because the operator can repair it."""
 
-    async def story(desk: Desk) -> None:
-        await run(desk, "n0")
-        await desk.write("job", Event.TERMINATED)
-        desk.calls.fail(DeniedError('User "podworker" cannot delete resource "pods"'), (Verb.DELETE, "pods"))
-        assert isinstance(await ended_with(desk.handle()), TransientError)
+    async def story(harness: PodWorkerHarness) -> None:
+        await run(harness, "n0")
+        await harness.write("job", Event.TERMINATED)
+        harness.calls.fail(DeniedError('User "podworker" cannot delete resource "pods"'), (Verb.DELETE, "pods"))
+        assert isinstance(await ended_with(harness.handle()), TransientError)
 
-    at_a_desk(story)
+    run_with_harness(story)
 
 
 def test_a_missing_permission_to_read_keeps_the_hint() -> None:
     """A missing permission to read the allocation keeps the hint."""
 
-    async def story(desk: Desk) -> None:
-        await run(desk, "n0")
-        desk.calls.fail(DeniedError('User "podworker" cannot get resource "allocations"'), (Verb.GET, "allocations"))
-        assert isinstance(await ended_with(desk.handle()), TransientError)
+    async def story(harness: PodWorkerHarness) -> None:
+        await run(harness, "n0")
+        harness.calls.fail(DeniedError('User "podworker" cannot get resource "allocations"'), (Verb.GET, "allocations"))
+        assert isinstance(await ended_with(harness.handle()), TransientError)
 
-    at_a_desk(story)
+    run_with_harness(story)

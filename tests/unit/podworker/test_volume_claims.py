@@ -16,7 +16,7 @@ T = TypeVar("T")
 Json = dict[str, Any]
 
 
-class Shelf:
+class FakeObjects:
     """Objects by kind and name; counts the reads."""
 
     def __init__(self, **objects: Json) -> None:
@@ -81,9 +81,9 @@ FINE: Mapping[str, tuple[Json, Json]] = {
 }
 
 
-def _check(objects: Json, pod: Json) -> tuple[Shelf, bool]:
-    shelf: Any = Shelf(**objects)
-    return shelf, run_virtual(lambda: needs_scheduler(shelf, "default", [pod, pod]))
+def _check(objects: Json, pod: Json) -> tuple[FakeObjects, bool]:
+    fake_objects: Any = FakeObjects(**objects)
+    return fake_objects, run_virtual(lambda: needs_scheduler(fake_objects, "default", [pod, pod]))
 
 
 @pytest.mark.parametrize("case", WAITING)

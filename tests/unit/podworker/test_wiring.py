@@ -16,59 +16,59 @@ from slipway.runtime.settings import load
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams
 from slipway.streams.ports import WorkHint
-from tests.support.podworker_desk import SETTINGS, Desk, at_a_desk, hint_for
+from tests.support.podworker_harness import SETTINGS, PodWorkerHarness, hint_for, run_with_harness
 from tests.support.small_cluster import look
 
 
-async def work_off(desk: Desk, streams: MemoryStreams, *hints: WorkHint) -> int:
+async def work_off(harness: PodWorkerHarness, streams: MemoryStreams, *hints: WorkHint) -> int:
     """Send the hints and handle them; return how many were acknowledged."""
     await streams.hints.send(hints)
-    return await make_consumer(streams, desk.worker, SETTINGS, desk.clock).drain_once()
+    return await make_consumer(streams, harness.worker, SETTINGS, harness.clock).drain_once()
 
 
 def test_a_hint_becomes_a_launch_and_is_acknowledged() -> None:
     """A hint becomes a launch and is acknowledged, and nothing stays pending (I16)."""
 
-    async def story(desk: Desk) -> None:
-        streams = MemoryStreams(MemoryServer(desk.clock))
-        allocation = await desk.assign("n0", "n1")
-        assert await work_off(desk, streams, hint_for(allocation), hint_for(allocation)) >= 1
-        assert (await look(desk.kube)).status.release is not None
+    async def story(harness: PodWorkerHarness) -> None:
+        streams = MemoryStreams(MemoryServer(harness.clock))
+        allocation = await harness.assign("n0", "n1")
+        assert await work_off(harness, streams, hint_for(allocation), hint_for(allocation)) >= 1
+        assert (await look(harness.kube)).status.release is not None
         assert await streams.work_queue("other").backlog() == 0
 
-    at_a_desk(story)
+    run_with_harness(story)
 
 
 def test_a_hint_that_no_id_can_be_is_a_dead_letter() -> None:
     """I17: a hint with an invalid id is a dead letter, and is not delivered again."""
 
-    async def story(desk: Desk) -> None:
-        streams = MemoryStreams(MemoryServer(desk.clock))
-        await work_off(desk, streams, WorkHint(namespace="default", allocation=AllocationId("../../secrets")))
+    async def story(harness: PodWorkerHarness) -> None:
+        streams = MemoryStreams(MemoryServer(harness.clock))
+        await work_off(harness, streams, WorkHint(namespace="default", allocation=AllocationId("../../secrets")))
         [letter] = await streams.dead.page()
         assert "AllocationID" in letter.cause
 
-    at_a_desk(story)
+    run_with_harness(story)
 
 
 def test_a_launch_that_waits_keeps_its_hint_and_delays_nobody() -> None:
     """A launch that waits returns its hint, which does not count as a delivery, and another allocation is launched
     first."""
 
-    async def story(desk: Desk) -> None:
-        streams = MemoryStreams(MemoryServer(desk.clock))
-        blocked = await desk.assign("n0", "n1", name="blocked")
-        free = await desk.assign(name="free")
+    async def story(harness: PodWorkerHarness) -> None:
+        streams = MemoryStreams(MemoryServer(harness.clock))
+        blocked = await harness.assign("n0", "n1", name="blocked")
+        free = await harness.assign(name="free")
         # Only the gang of two has a Service.
-        desk.calls.fail(QuotaExceededError("exceeded quota"), (Verb.CREATE, "services"))
+        harness.calls.fail(QuotaExceededError("exceeded quota"), (Verb.CREATE, "services"))
         await streams.hints.send([hint_for(blocked), hint_for(free)])
-        running = asyncio.ensure_future(make_consumer(streams, desk.worker, SETTINGS, desk.clock).drain_once())
-        await desk.clock.sleep(1)
-        assert (await look(desk.kube, "free")).status.release is not None
-        assert (await look(desk.kube, "blocked")).status.release is None
+        running = asyncio.ensure_future(make_consumer(streams, harness.worker, SETTINGS, harness.clock).drain_once())
+        await harness.clock.sleep(1)
+        assert (await look(harness.kube, "free")).status.release is not None
+        assert (await look(harness.kube, "blocked")).status.release is None
         running.cancel()
 
-    at_a_desk(story)
+    run_with_harness(story)
 
 
 def test_settings_come_from_the_environment() -> None:

@@ -9,7 +9,7 @@ SERVER_S = 1_800_000_000
 """The time of the server's clock when a test begins."""
 
 
-class Machine(FakeClock):
+class WrongWallClock(FakeClock):
     """A machine whose wall clock is wrong by `off_s` and whose monotonic clock is right."""
 
     def __init__(self, off_s: float) -> None:
@@ -20,30 +20,30 @@ class Machine(FakeClock):
         return super().now() + self.off_s
 
 
-def answered(clock: DisciplinedClock, machine: Machine, *, took_s: float = 0.01) -> None:
+def answered(clock: DisciplinedClock, wrong_clock: WrongWallClock, *, took_s: float = 0.01) -> None:
     """Receive one answer of a server whose clock is right."""
-    sent = machine.monotonic()
-    machine.advance(took_s)
-    clock.learn(int(machine.now() - machine.off_s), sent=sent, received=machine.monotonic())
+    sent = wrong_clock.monotonic()
+    wrong_clock.advance(took_s)
+    clock.learn(int(wrong_clock.now() - wrong_clock.off_s), sent=sent, received=wrong_clock.monotonic())
 
 
-def error_of(clock: DisciplinedClock, machine: Machine) -> float:
+def error_of(clock: DisciplinedClock, wrong_clock: WrongWallClock) -> float:
     """The difference between the corrected clock and the server's."""
-    return abs(clock.now() - (machine.now() - machine.off_s))
+    return abs(clock.now() - (wrong_clock.now() - wrong_clock.off_s))
 
 
 @pytest.mark.parametrize("off_s", [-600.0, -3.0, 3.0, 73.0, 600.0])
 def test_a_wrong_clock_is_corrected_by_the_servers_answers(off_s: float) -> None:
     """One answer brings it within a second and the time that the answer took; more of them within a fraction."""
-    machine = Machine(off_s)
-    clock = DisciplinedClock(machine)
-    assert clock.now() == machine.now()
-    answered(clock, machine)
-    assert error_of(clock, machine) <= 1.01
+    wrong_clock = WrongWallClock(off_s)
+    clock = DisciplinedClock(wrong_clock)
+    assert clock.now() == wrong_clock.now()
+    answered(clock, wrong_clock)
+    assert error_of(clock, wrong_clock) <= 1.01
     for _ in range(40):
-        machine.advance(0.13)
-        answered(clock, machine)
-    assert error_of(clock, machine) < 0.2
+        wrong_clock.advance(0.13)
+        answered(clock, wrong_clock)
+    assert error_of(clock, wrong_clock) < 0.2
     assert clock.off_s == pytest.approx(off_s, abs=0.2)
 
 
@@ -51,34 +51,34 @@ def test_a_wrong_clock_is_corrected_by_the_servers_answers(off_s: float) -> None
 def test_a_clock_that_is_right_is_not_touched(off_s: float) -> None:
     """A right clock is not changed, whatever the Dates are, which are cut to seconds, and however long an answer
     takes."""
-    machine = Machine(off_s)
-    clock = DisciplinedClock(machine)
+    wrong_clock = WrongWallClock(off_s)
+    clock = DisciplinedClock(wrong_clock)
     for number in range(200):
-        machine.advance(0.37)
-        answered(clock, machine, took_s=0.001 * number)
-        assert (clock.now(), clock.off_s) == (machine.now(), 0.0)
+        wrong_clock.advance(0.37)
+        answered(clock, wrong_clock, took_s=0.001 * number)
+        assert (clock.now(), clock.off_s) == (wrong_clock.now(), 0.0)
 
 
 def test_a_clock_that_jumps_between_two_answers_does_not_move_ours() -> None:
     """A jump of the machine's clock between two answers does not move the corrected clock, which continues by the
     monotonic clock."""
-    machine = Machine(0.0)
-    clock = DisciplinedClock(machine)
+    wrong_clock = WrongWallClock(0.0)
+    clock = DisciplinedClock(wrong_clock)
     for _ in range(40):
-        machine.advance(0.13)
-        answered(clock, machine)
-    machine.off_s = 600.0
-    assert error_of(clock, machine) < 0.2
-    machine.advance(60.0)
-    assert error_of(clock, machine) < 0.3
+        wrong_clock.advance(0.13)
+        answered(clock, wrong_clock)
+    wrong_clock.off_s = 600.0
+    assert error_of(clock, wrong_clock) < 0.2
+    wrong_clock.advance(60.0)
+    assert error_of(clock, wrong_clock) < 0.3
 
 
 def test_a_server_whose_clock_was_set_is_followed() -> None:
     """After the server's clock was set, an answer that contradicts the earlier ones replaces them."""
-    machine = Machine(0.0)
-    clock = DisciplinedClock(machine)
-    answered(clock, machine)
-    now = machine.monotonic()
+    wrong_clock = WrongWallClock(0.0)
+    clock = DisciplinedClock(wrong_clock)
+    answered(clock, wrong_clock)
+    now = wrong_clock.monotonic()
     clock.learn(SERVER_S + 3600, sent=now, received=now + 0.01)
     assert clock.now() == pytest.approx(SERVER_S + 3600, abs=1.1)
 

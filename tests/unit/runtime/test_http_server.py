@@ -65,7 +65,7 @@ async def server(limits: ListenerLimits | None = None, tls: ssl.SSLContext | Non
             stop.set()
 
 
-class Line:
+class HttpConnection:
     """A connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -110,14 +110,14 @@ class Line:
 
 
 @asynccontextmanager
-async def dialled(port: int) -> AsyncGenerator[Line]:
+async def dialled(port: int) -> AsyncGenerator[HttpConnection]:
     """A connection to the server."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    line = Line(reader, writer)
+    http_connection = HttpConnection(reader, writer)
     try:
-        yield line
+        yield http_connection
     finally:
-        line.close()
+        http_connection.close()
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,9 @@ async def dialled(port: int) -> AsyncGenerator[Line]:
 async def test_a_target_that_names_another_host_than_the_field_is_refused(target: bytes, is_served: bool) -> None:
     """A target with another host than the Host field is refused, because a proxy would use the host of the target, and
     the server the field."""
-    async with server() as served, dialled(served.port) as line:
-        await line.send(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert await line.is_served() is is_served
+    async with server() as served, dialled(served.port) as http_connection:
+        await http_connection.send(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert await http_connection.is_served() is is_served
 
 
 def fields(count: int) -> bytes:
@@ -156,10 +156,10 @@ def fields(count: int) -> bytes:
 )
 async def test_a_head_that_is_too_large(what: str, head: bytes):
     """A head that is too large gets 431 and the end of the connection, and does not reach the application."""
-    async with server() as served, dialled(served.port) as line:
-        await line.send(head + b"\r\n\r\n")
-        assert b" 431 " in await line.answer(), what
-        assert (await line.rest()).endswith(b"connection: close\r\n\r\n")
+    async with server() as served, dialled(served.port) as http_connection:
+        await http_connection.send(head + b"\r\n\r\n")
+        assert b" 431 " in await http_connection.answer(), what
+        assert (await http_connection.rest()).endswith(b"connection: close\r\n\r\n")
         assert served.fields == []
 
 
@@ -177,56 +177,60 @@ async def test_a_head_that_is_too_large(what: str, head: bytes):
 )
 async def test_what_never_ends_is_ended(start: bytes):
     """A request with a part that never ends is cut off after some kilobytes, whichever part it is."""
-    async with server() as served, dialled(served.port) as line:
+    async with server() as served, dialled(served.port) as http_connection:
         piece = b"\r\n" * KIB if start == b"\r\n\r\n" else b"x" * 2 * KIB
-        await line.send(start, *[piece] * 512)
-        await line.rest()
+        await http_connection.send(start, *[piece] * 512)
+        await http_connection.rest()
         assert served.fields == []
 
 
 async def test_a_head_within_the_limits_is_served():
     """A head within the limits is served: a hundred fields, sixteen kilobytes. The next request of the connection has
     the same limits."""
-    async with server() as served, dialled(served.port) as line:
+    async with server() as served, dialled(served.port) as http_connection:
         for _ in range(3):
-            await line.send(GET + fields(98) + b"last: " + b"x" * 14 * KIB + b"\r\n\r\n")
-            assert await line.is_served()
+            await http_connection.send(GET + fields(98) + b"last: " + b"x" * 14 * KIB + b"\r\n\r\n")
+            assert await http_connection.is_served()
         assert served.fields == [100, 100, 100]
 
 
 async def test_trailers_are_no_fields_of_the_head():
     """Trailers are no fields of the head: they cannot change what was decided by the head."""
-    async with server() as served, dialled(served.port) as line:
+    async with server() as served, dialled(served.port) as http_connection:
         head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-        await line.send(head, b"3\r\nabc\r\n0\r\nX-Slipway-User: root\r\n\r\n")
-        assert (await line.answer()).startswith(OK)
+        await http_connection.send(head, b"3\r\nabc\r\n0\r\nX-Slipway-User: root\r\n\r\n")
+        assert (await http_connection.answer()).startswith(OK)
         assert served.fields == [2]
 
 
 async def test_too_many_trailers():
     """Trailers have the limits of a head."""
-    async with server() as served, dialled(served.port) as line:
-        await line.send(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + fields(102))
-        await line.rest()
+    async with server() as served, dialled(served.port) as http_connection:
+        await http_connection.send(
+            b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + fields(102)
+        )
+        await http_connection.rest()
         assert served.fields == []
 
 
 async def test_a_large_body_is_no_head():
     """A large body is served, because only the head is limited here."""
-    async with server() as served, dialled(served.port) as line:
-        await line.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3000000\r\n\r\n", *[b"x" * 300_000] * 10)
-        assert (await line.answer()).startswith(OK)
+    async with server() as served, dialled(served.port) as http_connection:
+        await http_connection.send(
+            b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3000000\r\n\r\n", *[b"x" * 300_000] * 10
+        )
+        assert (await http_connection.answer()).startswith(OK)
 
 
 async def test_pipelined_requests_are_answered_in_order_up_to_a_limit():
     """Pipelined requests are answered in order up to a limit, because each takes memory while it waits."""
     async with server(ListenerLimits(pipelined=4)) as served:
-        async with dialled(served.port) as line:
-            await line.send((GET + b"\r\n") * 4 + GET + b"Connection: close\r\n\r\n")
-            assert (await line.rest()).count(OK) == 5
-        async with dialled(served.port) as line:
-            await line.send((GET + b"\r\n") * 4000)
-            await line.rest()
+        async with dialled(served.port) as http_connection:
+            await http_connection.send((GET + b"\r\n") * 4 + GET + b"Connection: close\r\n\r\n")
+            assert (await http_connection.rest()).count(OK) == 5
+        async with dialled(served.port) as http_connection:
+            await http_connection.send((GET + b"\r\n") * 4000)
+            await http_connection.rest()
         assert len(served.fields) <= 12
 
 
@@ -234,26 +238,26 @@ async def test_pipelined_requests_are_answered_in_order_up_to_a_limit():
 async def test_a_head_or_the_rest_of_a_body_that_does_not_come(sent: bytes):
     """A head, or the rest of a body, that does not arrive in time ends the connection, also when the client sends a
     byte now and then; a begun request gets an answer that says so."""
-    async with server(ListenerLimits(head_s=0.3)) as served, dialled(served.port) as line:
-        await line.send(sent)
-        answered = await line.answer()
+    async with server(ListenerLimits(head_s=0.3)) as served, dialled(served.port) as http_connection:
+        await http_connection.send(sent)
+        answered = await http_connection.answer()
         assert (b" 408 " in answered) is (sent == GET)
         if answered.startswith(OK):
-            await line.send(b"y")
-        await line.rest()
+            await http_connection.send(b"y")
+        await http_connection.rest()
 
 
 async def test_a_kept_connection_is_not_late():
     """A kept connection is not late between two requests; when the next request begins, its time starts."""
-    async with server(ListenerLimits(head_s=0.3)) as served, dialled(served.port) as line:
-        await line.send(GET + b"\r\n")
-        assert await line.is_served()
+    async with server(ListenerLimits(head_s=0.3)) as served, dialled(served.port) as http_connection:
+        await http_connection.send(GET + b"\r\n")
+        assert await http_connection.is_served()
         async with dialled(served.port) as silent:
             await silent.rest()
-        await line.send(GET + b"\r\n")
-        assert await line.is_served()
-        await line.send(GET)
-        assert b" 408 " in await line.rest()
+        await http_connection.send(GET + b"\r\n")
+        assert await http_connection.is_served()
+        await http_connection.send(GET)
+        assert b" 408 " in await http_connection.rest()
 
 
 async def test_half_open_connections_do_not_keep_others_out():
@@ -263,9 +267,9 @@ async def test_half_open_connections_do_not_keep_others_out():
         slow = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(20)]
         for _, writer in slow:
             writer.write(GET)
-        async with dialled(served.port) as line:
-            await line.send(GET + b"\r\n")
-            assert (await line.answer()).startswith(OK)
+        async with dialled(served.port) as http_connection:
+            await http_connection.send(GET + b"\r\n")
+            assert (await http_connection.answer()).startswith(OK)
         async with asyncio.timeout(SOON_S):
             for reader, _ in slow[:10]:
                 with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
@@ -280,14 +284,14 @@ async def test_connections_above_the_limit_are_closed():
         async with connect(f"ws://127.0.0.1:{served.port}/", proxy=None) as socket:
             await socket.send("still here")
             assert await socket.recv() == "still here"
-            async with dialled(served.port) as line:
-                await line.send(GET + b"\r\n")
-                assert await line.answer() == b""
+            async with dialled(served.port) as http_connection:
+                await http_connection.send(GET + b"\r\n")
+                assert await http_connection.answer() == b""
 
         async def is_served() -> bool:
-            async with dialled(served.port) as line:
-                await line.send(GET + b"\r\n")
-                return (await line.answer()).startswith(OK)
+            async with dialled(served.port) as http_connection:
+                await http_connection.send(GET + b"\r\n")
+                return (await http_connection.answer()).startswith(OK)
 
         async with asyncio.timeout(SOON_S):
             while not await is_served():
@@ -326,12 +330,12 @@ async def test_tls_handshakes_are_heads_too():
     async with server(ListenerLimits(heads_per_address=3, head_s=1.0), tls) as served:
         silent = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(6)]
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port, ssl=known)
-        line = Line(reader, writer)
-        await line.send(GET + b"\r\n")
-        assert (await line.answer()).startswith(OK)
-        line.close()
+        http_connection = HttpConnection(reader, writer)
+        await http_connection.send(GET + b"\r\n")
+        assert (await http_connection.answer()).startswith(OK)
+        http_connection.close()
         for reader, writer in silent:
-            assert await Line(reader, writer).rest() == b""
+            assert await HttpConnection(reader, writer).rest() == b""
             writer.transport.abort()
 
 
@@ -362,7 +366,7 @@ FLOOD = 40
 
 @pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "tls"])
 @pytest.mark.parametrize("kind", GARBAGE)
-async def test_a_stranger_does_not_fill_the_log(kind: str, *, is_tls: bool) -> None:
+async def test_unauthenticated_calls_do_not_flood_the_log(kind: str, *, is_tls: bool) -> None:
     """Any number of invalid requests causes only a few log lines per minute."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
@@ -375,13 +379,13 @@ async def test_a_stranger_does_not_fill_the_log(kind: str, *, is_tls: bool) -> N
     try:
         async with server(tls=tls) as served:
             for _ in range(FLOOD):
-                async with dialled(served.port) as line:
-                    await line.send(GARBAGE[kind])
+                async with dialled(served.port) as http_connection:
+                    await http_connection.send(GARBAGE[kind])
                     if not kind.startswith("half") and not (is_tls and kind == "TLS without TLS"):
                         async with asyncio.timeout(SOON_S):
-                            await line.answer()
-            async with dialled(served.port) as line:
-                line.close()
+                            await http_connection.answer()
+            async with dialled(served.port) as http_connection:
+                http_connection.close()
     finally:
         root.handlers[:] = handlers
         root.setLevel(level)

@@ -10,7 +10,7 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 
 from slipway.runtime import instruments, telemetry
 from slipway.runtime.instruments import OTHER, SERIES_MAX, VALUES_MAX, Counter, Gauge, Histogram
-from tests.unit.runtime.test_telemetry import Kept
+from tests.unit.runtime.test_telemetry import RecordingSink
 
 Read = Callable[[str], Iterable[Any]]
 read_text: Read = parser.text_string_to_metric_families
@@ -76,7 +76,7 @@ def test_exemplars_lead_to_the_trace() -> None:
     exemplars, is unchanged."""
     registry = prometheus.CollectorRegistry()
     histogram = Histogram("x_seconds", "x", ("phase",), registry=registry, buckets=(1.0, 2.0))
-    telemetry.setup("test", sink=Kept())
+    telemetry.setup("test", sink=RecordingSink())
     try:
         with telemetry.span("work", allocation_id="a-1"):
             ids = telemetry.current_ids()

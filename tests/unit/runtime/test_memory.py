@@ -7,7 +7,7 @@ import pytest
 from slipway.runtime import memory
 
 
-def test_nothing_is_collected_while_anybody_loads() -> None:
+def test_garbage_collection_is_off_while_a_load_runs() -> None:
     """The collector is off during a load; with two parallel LISTs it is on again when the last has ended, also by an
     error."""
     with memory.loading():
@@ -17,7 +17,7 @@ def test_nothing_is_collected_while_anybody_loads() -> None:
     assert gc.isenabled()
 
 
-def test_who_does_without_a_collector_goes_on_without() -> None:
+def test_a_disabled_garbage_collector_stays_disabled() -> None:
     """A process that runs without a collector continues without one. A simulation does not collect, because the moment
     would depend on everything that ran before."""
     gc.disable()

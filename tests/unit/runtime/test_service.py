@@ -25,7 +25,7 @@ from tests.support.clock import FakeClock
 TEST = Loop(name="test", bound_s=120.0, moves="each step")
 
 
-class _World:
+class _LoopHarness:
     """A loop on a fake clock, stopped after a number of steps."""
 
     def __init__(self, *script: BaseException | float | None) -> None:
@@ -62,19 +62,19 @@ class _World:
 
 async def test_steps_are_at_least_the_interval_apart():
     """A step may ask for a longer wait, not for a shorter one."""
-    world = _World(None, 5.0, 0.1, None)
-    await world.run()
-    assert world.waits == [1.0, 5.0, 1.0]
+    harness = _LoopHarness(None, 5.0, 0.1, None)
+    await harness.run()
+    assert harness.waits == [1.0, 5.0, 1.0]
 
 
 async def test_errors_back_off_with_jitter_and_a_cap_and_success_resets():
     """After errors the pauses are at most 1, 2, 4, 8, 8 s and at least half of that; after a success the normal
     interval applies again."""
-    world = _World(*[UnavailableError("down")] * 5, None, None)
-    await world.run()
-    for slept, most in zip(world.waits[:5], (1, 2, 4, 8, 8), strict=True):
+    harness = _LoopHarness(*[UnavailableError("down")] * 5, None, None)
+    await harness.run()
+    for slept, most in zip(harness.waits[:5], (1, 2, 4, 8, 8), strict=True):
         assert most / 2 <= slept <= most
-    assert world.waits[5:] == [1.0]
+    assert harness.waits[5:] == [1.0]
 
 
 @pytest.mark.parametrize(
@@ -89,17 +89,17 @@ async def test_any_error_is_survived_and_counted(error: Exception, kind: str):
     """The loop is the one place where every exception ends; an error group counts as its errors."""
     count = telemetry.LOOP_ERRORS.labels(loop="test", error=kind)
     before = count._value.get()  # pyright: ignore
-    world = _World(error, None)
-    await world.run()
-    assert world.script == []
+    harness = _LoopHarness(error, None)
+    await harness.run()
+    assert harness.script == []
     assert count._value.get() == before + 1  # pyright: ignore
 
 
 async def test_retry_after_is_honoured_beyond_the_cap():
     """Retry-After is respected beyond the limit of the backoff."""
-    world = _World(ExceptionGroup("g", [ThrottledError("x", retry_after_s=60)]), None)
-    await world.run()
-    assert world.waits == [60.0]
+    harness = _LoopHarness(ExceptionGroup("g", [ThrottledError("x", retry_after_s=60)]), None)
+    await harness.run()
+    assert harness.waits == [60.0]
 
 
 @pytest.mark.parametrize(
@@ -107,16 +107,16 @@ async def test_retry_after_is_honoured_beyond_the_cap():
 )
 async def test_a_broken_invariant_ends_the_process(error: Exception):
     """A broken invariant ends the loop and the process, however deep it is wrapped."""
-    world = _World(error, None)
+    harness = _LoopHarness(error, None)
     with pytest.raises(type(error)):
-        await world.run()
-    assert world.exits == [service.EXIT_INVARIANT]
-    assert len(world.script) == 1
+        await harness.run()
+    assert harness.exits == [service.EXIT_INVARIANT]
+    assert len(harness.script) == 1
 
 
 async def test_a_loop_that_is_cancelled_ends():
     """A cancelled loop ends, whatever its step raises then; otherwise its owner would wait for it for ever."""
-    world = _World(None)
+    harness = _LoopHarness(None)
 
     async def step() -> None:
         try:
@@ -124,8 +124,8 @@ async def test_a_loop_that_is_cancelled_ends():
         finally:
             raise IndexError("in its cleanup")
 
-    world.step = step  # pyright: ignore[reportAttributeAccessIssue]
-    running = asyncio.ensure_future(world.run())
+    harness.step = step  # pyright: ignore[reportAttributeAccessIssue]
+    running = asyncio.ensure_future(harness.run())
     await asyncio.sleep(0)
     running.cancel()
     done, _ = await asyncio.wait({running}, timeout=5)
@@ -136,40 +136,40 @@ async def test_a_loop_that_is_cancelled_ends():
 async def test_a_cancellation_that_was_not_meant_for_the_loop_is_an_error_to_survive():
     """A cancellation of something that the step awaits is an error that the loop survives; otherwise the loop would end
     unnoticed."""
-    world = _World(asyncio.CancelledError(), None)
-    await world.run()
-    assert world.script == []
+    harness = _LoopHarness(asyncio.CancelledError(), None)
+    await harness.run()
+    assert harness.script == []
 
 
 async def test_a_loop_reports_progress_and_leaves_when_it_ends():
     """Liveness follows the loop from its start to its end."""
-    world = _World(None)
+    harness = _LoopHarness(None)
     seen: list[bool] = []
 
     async def step() -> None:
-        world.clock.advance(10_000)
-        seen.append(world.health.liveness().ok)
-        world.stop.set()
+        harness.clock.advance(10_000)
+        seen.append(harness.health.liveness().ok)
+        harness.stop.set()
 
     await service.loop(
-        TEST, step, clock=world.clock, health=world.health, stop=world.stop, min_interval_s=0, max_backoff_s=1
+        TEST, step, clock=harness.clock, health=harness.health, stop=harness.stop, min_interval_s=0, max_backoff_s=1
     )
     assert seen == [False]
-    assert world.health.liveness().ok
+    assert harness.health.liveness().ok
 
 
 async def test_a_stop_ends_a_pause_at_once():
     """A stop ends a pause of the loop at once."""
-    world = _World()
+    harness = _LoopHarness()
 
-    class Forever(FakeClock):
+    class ClockThatNeverWakes(FakeClock):
         async def sleep(self, seconds: float) -> None:
             await asyncio.Event().wait()
 
     async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
-        tasks.create_task(service.pause(3600, clock=Forever(), stop=world.stop))
+        tasks.create_task(service.pause(3600, clock=ClockThatNeverWakes(), stop=harness.stop))
         await asyncio.sleep(0)
-        world.stop.set()
+        harness.stop.set()
 
 
 # --- the process, in this process -----------------------------------------------------------------------------------

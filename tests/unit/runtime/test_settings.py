@@ -177,11 +177,11 @@ def test_secrets_are_not_printed(show: Callable[[object], str]):
 def test_secrets_are_not_printed_in_complaints():
     """A bad secret is refused without being shown."""
 
-    class Secretive(CommonSettings, frozen=True, kw_only=True):
+    class SecretSettings(CommonSettings, frozen=True, kw_only=True):
         api_token: Annotated[str, Meta(min_length=64)] = ""
 
     with pytest.raises(InvalidError) as caught:
-        load(Secretive, {"SLIPWAY_API_TOKEN": "hunter2"})
+        load(SecretSettings, {"SLIPWAY_API_TOKEN": "hunter2"})
     assert "hunter2" not in str(caught.value)
 
 

@@ -16,7 +16,7 @@ _REMOTE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 _UNSAMPLED = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
 
 
-class Kept:
+class RecordingSink:
     """A sink that stores its spans."""
 
     def __init__(self) -> None:
@@ -54,16 +54,16 @@ def collector() -> Iterator[str]:
 
 
 @pytest.fixture(params=["alone", "collector"])
-def sink(request: pytest.FixtureRequest) -> Iterator[Kept]:
+def sink(request: pytest.FixtureRequest) -> Iterator[RecordingSink]:
     """The sink of a process, with and without a collector beside it."""
-    sink = Kept()
+    sink = RecordingSink()
     endpoint = "" if request.param == "alone" else request.getfixturevalue("collector")
     telemetry.setup("test", sink=sink, otlp_endpoint=endpoint)
     yield sink
     telemetry.shutdown()
 
 
-def test_an_ended_span_reaches_the_sink_whole(sink: Kept):
+def test_an_ended_span_reaches_the_sink_whole(sink: RecordingSink):
     """An ended span reaches the sink with ids, links, times, status, attributes and events, which the waterfall
     needs."""
     link = traceparent_from_uid("other")
@@ -88,7 +88,7 @@ def test_an_ended_span_reaches_the_sink_whole(sink: Kept):
     assert [(event["name"], event["attributes"]) for event in taken["events"]] == [("retry", {"attempt": 1})]
 
 
-def test_inner_spans_belong_to_the_same_trace_and_allocation(sink: Kept):
+def test_inner_spans_belong_to_the_same_trace_and_allocation(sink: RecordingSink):
     """Spans inside an allocation's span belong to the same trace and allocation."""
     with telemetry.span("outer", allocation_id="a-1") as outer:
         assert telemetry.current_traceparent() == outer.traceparent
@@ -100,14 +100,14 @@ def test_inner_spans_belong_to_the_same_trace_and_allocation(sink: Kept):
     assert telemetry.current_traceparent() == ""
 
 
-def test_spans_of_no_allocation_do_not_reach_the_sink(sink: Kept):
+def test_spans_of_no_allocation_do_not_reach_the_sink(sink: RecordingSink):
     """Spans without an allocation do not reach the sink."""
     with telemetry.span("tick"):
         pass
     assert sink.spans == []
 
 
-def test_an_exception_fails_the_span_by_its_class_only(sink: Kept):
+def test_an_exception_fails_the_span_by_its_class_only(sink: RecordingSink):
     """An exception fails the span by its class only: its text may contain a secret."""
     with pytest.raises(ValueError), telemetry.span("work", allocation_id="a-1"):
         raise ValueError("password hunter2")
@@ -116,14 +116,14 @@ def test_an_exception_fails_the_span_by_its_class_only(sink: Kept):
     assert "hunter2" not in str(taken)
 
 
-def test_a_span_can_fail_without_an_exception(sink: Kept):
+def test_a_span_can_fail_without_an_exception(sink: RecordingSink):
     """A refused write is a failed span, too."""
     with telemetry.span("work", allocation_id="a-1") as span:
         span.fail("stale")
     assert sink.named("work")["status"] == "stale"
 
 
-def test_an_unsampled_parent_is_respected_and_passed_on(sink: Kept):
+def test_an_unsampled_parent_is_respected_and_passed_on(sink: RecordingSink):
     """Sampling is decided once, at the root."""
     with telemetry.span("work", parent=_UNSAMPLED, allocation_id="a-1") as span:
         ref = parse_traceparent(span.traceparent)
@@ -132,7 +132,7 @@ def test_an_unsampled_parent_is_respected_and_passed_on(sink: Kept):
     assert sink.spans == []
 
 
-def test_suppressed_work_leaves_no_span(sink: Kept):
+def test_suppressed_work_leaves_no_span(sink: RecordingSink):
     """Suppressed work, such as polling, leaves no span, and its context does not leak."""
     with telemetry.suppressed(), telemetry.span("poll", allocation_id="a-1") as span:
         span.set(count=1)
@@ -144,7 +144,7 @@ def test_suppressed_work_leaves_no_span(sink: Kept):
     assert len(sink.spans) == 1
 
 
-def test_log_ids_are_those_of_the_current_span(sink: Kept):
+def test_log_ids_are_those_of_the_current_span(sink: RecordingSink):
     """The log ids are those of the current span, so that a log line leads to its trace."""
     with telemetry.span("work", parent=_REMOTE, allocation_id="a-1"):
         ids = telemetry.current_ids()
@@ -152,9 +152,9 @@ def test_log_ids_are_those_of_the_current_span(sink: Kept):
     assert telemetry.current_ids() is None
 
 
-def test_a_sink_may_come_later_and_go(sink: Kept):
+def test_a_sink_may_come_later_and_go(sink: RecordingSink):
     """A sink may be set later and removed, because clients are built after tracing starts and closed before it ends."""
-    later = Kept()
+    later = RecordingSink()
     telemetry.set_sink(later)
     with telemetry.span("one", allocation_id="a-1"):
         pass
@@ -168,7 +168,7 @@ def test_a_sink_may_come_later_and_go(sink: Kept):
 def test_a_ratio_of_the_roots_is_recorded():
     """A ratio of the roots is recorded. Below an unrecorded root nothing is recorded; a trace that begins elsewhere was
     decided there."""
-    sink = Kept()
+    sink = RecordingSink()
     telemetry.setup("test", sink=sink, ratio=0.0)
     with telemetry.span("root", allocation_id="a-1") as root, telemetry.span("inner"):
         ref = parse_traceparent(root.traceparent)
@@ -188,7 +188,7 @@ def test_without_setup_a_span_still_passes_the_trace_on():
         assert telemetry.current_traceparent() == _REMOTE
 
 
-def test_long_values_and_many_attributes_are_cut(sink: Kept):
+def test_long_values_and_many_attributes_are_cut(sink: RecordingSink):
     """Long values and many attributes are cut, so that a span is small."""
     with telemetry.span("work", allocation_id="a-1", attributes={"text": "x" * 10_000}) as span:
         for number in range(100):
@@ -223,16 +223,16 @@ def test_a_collector_that_is_away_costs_spans_only(monkeypatch: pytest.MonkeyPat
     the process ends in time."""
     monkeypatch.setattr(otlp, "QUEUE_MAX", 600)
     monkeypatch.setattr(otlp, "FLUSH_S", 0.2)
-    held, sink = threading.Event(), Kept()
+    held, sink = threading.Event(), RecordingSink()
 
-    class Hangs(BaseHTTPRequestHandler):
+    class HangingCollector(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             held.wait(30)
 
         def log_message(self, format: str, *args: Any) -> None:
             """Log nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hangs) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), HangingCollector) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         lost = telemetry.SPANS_DROPPED.labels(to="collector")
@@ -262,7 +262,7 @@ def test_what_a_collector_does_not_take_is_counted(protocol: Protocol, monkeypat
     wait_until(lambda: _value(lost) == before + 1, "the span is counted as lost")
 
 
-def test_what_everybody_derives_can_be_linked_to(sink: Kept) -> None:
+def test_derived_span_ids_can_be_linked_to(sink: RecordingSink) -> None:
     """A derived span can be linked to before it is recorded, and is recorded under that id, with the given times."""
     root = traceparent_from_uid("uid-1")
     first, second = derived_span(root, "uid-1/1"), derived_span(root, "uid-1/2")
@@ -275,7 +275,7 @@ def test_what_everybody_derives_can_be_linked_to(sink: Kept) -> None:
     assert (whole["spanId"], whole["parentSpanId"], whole["status"]) == (root[36:52], "", "Killed")
 
 
-def test_of_a_crowd_of_calls_the_first_are_told(sink: Kept) -> None:
+def test_of_many_calls_the_first_are_recorded(sink: RecordingSink) -> None:
     """Of many calls the first are recorded as spans, below a recorded span and only with a collector; otherwise a call
     costs nothing."""
     with telemetry.span("pods", allocation_id="a-1"):
@@ -292,7 +292,7 @@ def test_of_a_crowd_of_calls_the_first_are_told(sink: Kept) -> None:
         assert (told[1]["kind"], told[1]["attributes"]["url.path"]) == ("client", "/api/v1/pods")
 
 
-def test_a_kind_is_told(sink: Kept) -> None:
+def test_a_kind_is_told(sink: RecordingSink) -> None:
     """A span has the kind of servers, producers or consumers."""
     with telemetry.span("GET /", allocation_id="a-1", kind=telemetry.SpanKind.SERVER):
         pass

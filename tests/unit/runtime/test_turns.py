@@ -8,7 +8,7 @@ import pytest
 from slipway.runtime.turns import BYTES, UNITS, ByteTurns, UnitTurns
 
 
-class Pipe:
+class RecordingTransport:
     """A transport that records whether it reads."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Pipe:
         return cast("asyncio.Transport", self)
 
 
-async def test_units_give_a_turn_now_and_then() -> None:
+async def test_long_work_yields_to_the_event_loop() -> None:
     """A reader that passes on existing data never waits, so units give other tasks a turn now and then."""
     others = 0
 
@@ -49,7 +49,7 @@ async def test_units_give_a_turn_now_and_then() -> None:
 async def test_bytes_come_in_order_a_piece_for_each_turn() -> None:
     """Bytes are passed on in order, one piece for each turn; the transport does not read in that time, and its later
     data follows."""
-    pipe, taken = Pipe(), list[bytes]()
+    pipe, taken = RecordingTransport(), list[bytes]()
     turns = ByteTurns(lambda piece: taken.append(piece) is None, lambda: True)
     data = bytes(range(256)) * (BYTES // 64)
     turns.add(data, pipe.as_transport())
@@ -65,9 +65,9 @@ async def test_bytes_come_in_order_a_piece_for_each_turn() -> None:
 
 
 @pytest.mark.parametrize("ends", ["the parser", "the connection"])
-async def test_what_nobody_wants_is_dropped(ends: str) -> None:
+async def test_unread_data_is_dropped(ends: str) -> None:
     """After a refusal, or the end of the connection, the remaining bytes are dropped."""
-    pipe, taken = Pipe(), list[bytes]()
+    pipe, taken = RecordingTransport(), list[bytes]()
 
     def take(piece: bytes) -> bool:
         taken.append(piece)
@@ -81,9 +81,9 @@ async def test_what_nobody_wants_is_dropped(ends: str) -> None:
     assert len(taken) == 1
 
 
-async def test_who_reads_no_further_is_not_made_to() -> None:
+async def test_a_reader_that_stops_is_not_forced_to_read_on() -> None:
     """A transport that was paused before, because a body waits for its application, stays paused."""
-    pipe = Pipe()
+    pipe = RecordingTransport()
     turns = ByteTurns(lambda _: True, lambda: False)
     turns.add(b"x" * (2 * BYTES), pipe.as_transport())
     await asyncio.sleep(0)

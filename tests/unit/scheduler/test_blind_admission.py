@@ -36,7 +36,7 @@ def a_decision(allocation: Allocation, kind: DecisionKind = DecisionKind.ADMIT) 
     return Decision(id="1-1-0", epoch=1, allocation=f"{meta.namespace}/{meta.name}", uid=meta.uid, attempt=1, kind=kind)
 
 
-def test_what_is_made_up_gives_the_same_first_transition() -> None:
+def test_a_synthesised_status_gives_the_same_first_transition() -> None:
     """The object that is made from the fact has the version of the fact."""
     allocation = a_fresh()
     found = allocation_of(a_decision(allocation), fact_of(allocation))
@@ -50,7 +50,7 @@ def test_what_is_made_up_gives_the_same_first_transition() -> None:
 @pytest.mark.parametrize(
     ("minimum", "of_role", "expected"), [(1, None, True), (None, 2, True), (3, None, False), (None, None, False)]
 )
-def test_what_is_made_up_says_whether_the_gang_is_elastic(
+def test_a_synthesised_status_states_whether_the_gang_is_elastic(
     minimum: int | None, of_role: int | None, expected: bool
 ) -> None:
     """An attempt grows only when its admission says that its ranks were started for that."""
@@ -61,7 +61,7 @@ def test_what_is_made_up_says_whether_the_gang_is_elastic(
     assert is_elastic(found.spec) == is_elastic(allocation.spec) == expected
 
 
-def told(allocation: Allocation, *, attempt: int = 1) -> Allocation:
+def with_reason(allocation: Allocation, *, attempt: int = 1) -> Allocation:
     """The allocation with the scheduler's condition that states why it waits."""
     condition = Condition(
         type="Admitted",
@@ -76,7 +76,7 @@ def told(allocation: Allocation, *, attempt: int = 1) -> Allocation:
 
 def test_to_have_been_told_why_it_waits_is_no_history() -> None:
     """The fact contains the whole condition, so the object that is made from it has the condition too."""
-    allocation = told(a_fresh())
+    allocation = with_reason(a_fresh())
     found = object_of(fact_of(allocation))
     assert found is not None
     assert found.status == allocation.status
@@ -87,8 +87,8 @@ def test_to_have_been_told_besides_other_things_is_one() -> None:
     """A condition of an earlier attempt, or of an earlier spec, is a history."""
     allocation = a_fresh()
     earlier = msgspec.structs.replace(allocation.metadata, generation=2)
-    assert object_of(fact_of(told(allocation, attempt=2))) is None
-    assert object_of(fact_of(msgspec.structs.replace(told(allocation), metadata=earlier))) is None
+    assert object_of(fact_of(with_reason(allocation, attempt=2))) is None
+    assert object_of(fact_of(msgspec.structs.replace(with_reason(allocation), metadata=earlier))) is None
 
 
 @pytest.mark.parametrize("story", ["touched", "no finalizer", "stopped", "evicted", "another"])

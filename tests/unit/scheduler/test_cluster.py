@@ -98,7 +98,7 @@ def test_changes_are_told_once_with_what_was_before() -> None:
     assert table.take_changes() == []
 
 
-def test_tombstones_have_a_limit() -> None:
+def test_deletion_records_have_a_limit() -> None:
     table: FactTable[str] = FactTable()
     for index in range(TOMBSTONES_MAX + 5):
         table.drop(f"k{index}", 10)

@@ -32,7 +32,7 @@ def on_a_long_list(test: Callable[[CoreKube], Coroutine[Any, Any, None]]) -> Non
     run_virtual(main)
 
 
-def test_nobody_sees_half_of_a_list() -> None:
+def test_no_reader_sees_a_partial_list() -> None:
     """Tasks that run while the LIST is read find a table empty, or whole."""
 
     async def test(kube: CoreKube) -> None:

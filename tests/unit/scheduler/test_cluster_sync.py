@@ -29,7 +29,7 @@ LIST_S = 10.0
 """A LIST takes much longer than a feed may be silent."""
 
 
-class Desk:
+class FollowerHarness:
     """A follower beside a cluster that is slow to LIST, and the publisher of its feed."""
 
     publishing: asyncio.Task[None]
@@ -96,18 +96,18 @@ class Desk:
         self.publisher.reached(ALLOCATIONS.plural, str(version))
 
 
-def at_a_desk(test: Callable[[Desk], Coroutine[Any, Any, None]], keys_in: Path | None = None) -> None:
+def run_with_harness(test: Callable[[FollowerHarness], Coroutine[Any, Any, None]], keys_in: Path | None = None) -> None:
     async def main() -> None:
-        desk = Desk(keys_in)
-        await furnish(desk.kube)
-        await desk.kube.create(ALLOCATIONS, a_manifest("one"))
-        await desk.publisher.step()
+        harness = FollowerHarness(keys_in)
+        await furnish(harness.kube)
+        await harness.kube.create(ALLOCATIONS, a_manifest("one"))
+        await harness.publisher.step()
         async with asyncio.TaskGroup() as tasks:
-            desk.publishing = tasks.create_task(desk.publisher.run())
-            desk.following = tasks.create_task(desk.follower.follow())
-            running = [desk.publishing, desk.following]
-            await desk.clock.sleep(LIST_S + 2 * keys.FEED_BEAT_S)
-            await test(desk)
+            harness.publishing = tasks.create_task(harness.publisher.run())
+            harness.following = tasks.create_task(harness.follower.follow())
+            running = [harness.publishing, harness.following]
+            await harness.clock.sleep(LIST_S + 2 * keys.FEED_BEAT_S)
+            await test(harness)
             for task in running:
                 task.cancel()
 
@@ -117,82 +117,82 @@ def at_a_desk(test: Callable[[Desk], Coroutine[Any, Any, None]], keys_in: Path |
 def test_a_list_that_takes_longer_than_silence_is_followed_by_the_feed() -> None:
     """There is one LIST, however long it takes: the follower reads the entries that were published during the LIST."""
 
-    async def test(desk: Desk) -> None:
-        await desk.clock.sleep(6 * LIST_S)
-        assert desk.lists == 1
-        assert desk.follower.is_fresh
+    async def test(harness: FollowerHarness) -> None:
+        await harness.clock.sleep(6 * LIST_S)
+        assert harness.lists == 1
+        assert harness.follower.is_fresh
 
-    at_a_desk(test)
+    run_with_harness(test)
 
 
 def test_who_takes_over_waits_for_a_heartbeat_rather_than_for_a_list() -> None:
     """The ledger knows a version that the feed has not reached yet. At the next heartbeat the term begins, without a
     LIST."""
 
-    async def test(desk: Desk) -> None:
-        version = desk.kube.core.store.version + 5
-        desk.tell(version)
-        begun_s = desk.clock.monotonic()
-        assert not await desk.follower.wait_for_version(version)
-        assert desk.clock.monotonic() - begun_s <= keys.FEED_BEAT_S + 0.1
-        assert desk.follower.position == version
-        assert desk.lists == 1
+    async def test(harness: FollowerHarness) -> None:
+        version = harness.kube.core.store.version + 5
+        harness.tell(version)
+        begun_s = harness.clock.monotonic()
+        assert not await harness.follower.wait_for_version(version)
+        assert harness.clock.monotonic() - begun_s <= keys.FEED_BEAT_S + 0.1
+        assert harness.follower.position == version
+        assert harness.lists == 1
 
-    at_a_desk(test)
+    run_with_harness(test)
 
 
 def test_a_feed_that_does_not_come_so_far_is_not_waited_for_long() -> None:
     """After a heartbeat and a half without that version the follower makes a LIST."""
 
-    async def test(desk: Desk) -> None:
-        begun_s = desk.clock.monotonic()
-        await desk.kube.create(ALLOCATIONS, a_manifest("two"))
-        version = desk.kube.core.store.version
-        assert await desk.follower.wait_for_version(version)
-        assert desk.clock.monotonic() - begun_s <= CATCH_UP_S + LIST_S + 0.1
-        assert desk.follower.position >= version
+    async def test(harness: FollowerHarness) -> None:
+        begun_s = harness.clock.monotonic()
+        await harness.kube.create(ALLOCATIONS, a_manifest("two"))
+        version = harness.kube.core.store.version
+        assert await harness.follower.wait_for_version(version)
+        assert harness.clock.monotonic() - begun_s <= CATCH_UP_S + LIST_S + 0.1
+        assert harness.follower.position >= version
 
-    at_a_desk(test)
+    run_with_harness(test)
 
 
-def test_beside_a_small_cluster_nobody_waits_for_a_heartbeat() -> None:
+def test_beside_a_small_cluster_no_heartbeat_is_awaited() -> None:
     """A LIST costs less than the wait there."""
 
-    async def test(desk: Desk) -> None:
-        desk.list_s = 0.0
-        await desk.follower.wait_for_version(0)
-        await desk.kube.create(ALLOCATIONS, a_manifest("two"))
-        begun_s = desk.clock.monotonic()
-        assert await desk.follower.wait_for_version(desk.kube.core.store.version)
-        assert desk.clock.monotonic() - begun_s <= 0.01
+    async def test(harness: FollowerHarness) -> None:
+        harness.list_s = 0.0
+        await harness.follower.wait_for_version(0)
+        await harness.kube.create(ALLOCATIONS, a_manifest("two"))
+        begun_s = harness.clock.monotonic()
+        assert await harness.follower.wait_for_version(harness.kube.core.store.version)
+        assert harness.clock.monotonic() - begun_s <= 0.01
 
-    at_a_desk(test)
+    run_with_harness(test)
 
 
 def test_a_feed_that_is_late_is_better_than_a_list_that_takes_longer() -> None:
     """The last heartbeat is seconds old: a LIST would be no younger when it has been read."""
 
-    async def test(desk: Desk) -> None:
-        desk.publishing.cancel()
-        await desk.clock.sleep(keys.FEED_SILENCE_S + 0.5)
-        assert not desk.follower.is_fresh
-        assert not await desk.follower.wait_for_version(desk.follower.position)
-        assert desk.lists == 1
+    async def test(harness: FollowerHarness) -> None:
+        harness.publishing.cancel()
+        await harness.clock.sleep(keys.FEED_SILENCE_S + 0.5)
+        assert not harness.follower.is_fresh
+        assert not await harness.follower.wait_for_version(harness.follower.position)
+        assert harness.lists == 1
 
-    at_a_desk(test)
+    run_with_harness(test)
 
 
 def test_a_list_that_was_under_way_is_not_made_again() -> None:
     """A takeover in the middle of a LIST uses that LIST, although it began long ago."""
 
-    async def test(desk: Desk) -> None:
+    async def test(harness: FollowerHarness) -> None:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(desk.follower.wait_for_version(0))
-            await desk.clock.sleep(LIST_S / 2)
-            assert not await desk.follower.wait_for_version(desk.kube.core.store.version)
-        assert desk.lists == 2
+            tasks.create_task(harness.follower.wait_for_version(0))
+            await harness.clock.sleep(LIST_S / 2)
+            assert not await harness.follower.wait_for_version(harness.kube.core.store.version)
+        assert harness.lists == 2
 
-    at_a_desk(test)
+    run_with_harness(test)
 
 
 def an_invented_node(number: int, *, epoch: int) -> FeedEntry:
@@ -205,74 +205,74 @@ def test_a_node_that_the_owner_of_redis_has_invented_reaches_no_table(tmp_path: 
     """With keys the entry is refused, the API server is asked, and the feed is followed again. Without keys the entry
     is accepted: the keys are there to prevent that."""
 
-    async def test(desk: Desk) -> None:
-        stands = desk.publisher.stands
+    async def test(harness: FollowerHarness) -> None:
+        stands = harness.publisher.stands
         assert stands is not None
-        desk.publishing.cancel()
+        harness.publishing.cancel()
         entry = an_invented_node(stands.number + 1, epoch=stands.epoch)
-        desk.server.add(keys.CLUSTER.prefix, codec.encode_feed([entry]))
-        await desk.clock.sleep(keys.FEED_BEAT_S)
-        assert (desk.cluster.nodes.get("invented") is None) is is_signed
-        publisher = FeedPublisher(desk.streams.feed, desk.clock, term=2)
+        harness.server.add(keys.CLUSTER.prefix, codec.encode_feed([entry]))
+        await harness.clock.sleep(keys.FEED_BEAT_S)
+        assert (harness.cluster.nodes.get("invented") is None) is is_signed
+        publisher = FeedPublisher(harness.streams.feed, harness.clock, term=2)
         async with asyncio.TaskGroup() as tasks:
             publishing = tasks.create_task(publisher.run())
-            await desk.clock.sleep(3 * LIST_S)
+            await harness.clock.sleep(3 * LIST_S)
             publishing.cancel()
-        assert desk.cluster.nodes.get("invented") is None or not is_signed
-        assert desk.lists == 2
-        assert desk.follower.is_fresh
+        assert harness.cluster.nodes.get("invented") is None or not is_signed
+        assert harness.lists == 2
+        assert harness.follower.is_fresh
 
-    at_a_desk(test, a_folder(tmp_path) if is_signed else None)
+    run_with_harness(test, a_folder(tmp_path) if is_signed else None)
 
 
-def test_an_old_entry_that_is_sent_again_brings_nothing_back(tmp_path: Path) -> None:
+def test_a_replayed_feed_entry_restores_nothing(tmp_path: Path) -> None:
     """The entry is signed, and was true once; the LIST that follows the new epoch is newer."""
 
-    async def test(desk: Desk) -> None:
-        await desk.tell_of("one")
-        await desk.clock.sleep(keys.FEED_BEAT_S)
-        recorded = [fields for _, fields in desk.server.newest(keys.CLUSTER.prefix, 100)[::-1]]
-        desk.publishing.cancel()
-        await desk.kube.delete(ALLOCATIONS, "one", namespace="default")
-        desk.following.cancel()
-        newcomer = desk.newcomer()
+    async def test(harness: FollowerHarness) -> None:
+        await harness.tell_of("one")
+        await harness.clock.sleep(keys.FEED_BEAT_S)
+        recorded = [fields for _, fields in harness.server.newest(keys.CLUSTER.prefix, 100)[::-1]]
+        harness.publishing.cancel()
+        await harness.kube.delete(ALLOCATIONS, "one", namespace="default")
+        harness.following.cancel()
+        newcomer = harness.newcomer()
         async with asyncio.TaskGroup() as tasks:
             following = tasks.create_task(newcomer.follow())
-            await desk.clock.sleep(LIST_S + keys.FEED_BEAT_S)
+            await harness.clock.sleep(LIST_S + keys.FEED_BEAT_S)
             for again in (1, 2):
-                desk.server.drop(keys.CLUSTER.prefix)
+                harness.server.drop(keys.CLUSTER.prefix)
                 for fields in recorded:
-                    desk.server.add(keys.CLUSTER.prefix, fields)
-                    await desk.clock.sleep(again * LIST_S)
-                    assert not len(desk.cluster.allocations)
+                    harness.server.add(keys.CLUSTER.prefix, fields)
+                    await harness.clock.sleep(again * LIST_S)
+                    assert not len(harness.cluster.allocations)
             following.cancel()
 
-    at_a_desk(test, a_folder(tmp_path))
+    run_with_harness(test, a_folder(tmp_path))
 
 
 def test_a_snapshot_that_the_owner_of_redis_has_written_is_not_started_from(tmp_path: Path) -> None:
     """An empty cluster would have room for everything, so the newcomer makes a LIST instead."""
 
-    async def test(desk: Desk) -> None:
-        stands = desk.publisher.stands
+    async def test(harness: FollowerHarness) -> None:
+        stands = harness.publisher.stands
         assert stands is not None
-        writer = SnapshotWriter(MemoryStreams(desk.server).feed, 0, stands)
+        writer = SnapshotWriter(MemoryStreams(harness.server).feed, 0, stands)
         await writer.add(encode_page("pods", []))
         await writer.finish()
-        newcomer = await begin(desk, LIST_S + 2 * keys.FEED_BEAT_S)
-        assert desk.lists == 1
+        newcomer = await begin(harness, LIST_S + 2 * keys.FEED_BEAT_S)
+        assert harness.lists == 1
         assert newcomer.is_fresh
-        assert {fact.name for fact in desk.cluster.allocations.values()} == {"one"}
+        assert {fact.name for fact in harness.cluster.allocations.values()} == {"one"}
 
-    at_a_desk(test, a_folder(tmp_path))
+    run_with_harness(test, a_folder(tmp_path))
 
 
-async def begin(desk: Desk, within_s: float = 3 * keys.FEED_BEAT_S) -> ClusterSync:
+async def begin(harness: FollowerHarness, within_s: float = 3 * keys.FEED_BEAT_S) -> ClusterSync:
     """A newcomer, after it has followed for a while."""
-    newcomer = desk.newcomer()
+    newcomer = harness.newcomer()
     async with asyncio.TaskGroup() as tasks:
         following = tasks.create_task(newcomer.follow())
-        await desk.clock.sleep(within_s)
+        await harness.clock.sleep(within_s)
         following.cancel()
     return newcomer
 
@@ -280,87 +280,87 @@ async def begin(desk: Desk, within_s: float = 3 * keys.FEED_BEAT_S) -> ClusterSy
 def test_who_starts_takes_a_snapshot_and_what_was_told_since() -> None:
     """The tables equal those of a LIST, and no LIST is made; a term needs none either."""
 
-    async def test(desk: Desk) -> None:
-        await desk.keep("one")
-        await desk.kube.create(ALLOCATIONS, a_manifest("two"))
-        await desk.tell_of("two")
-        newcomer = desk.newcomer()
+    async def test(harness: FollowerHarness) -> None:
+        await harness.keep("one")
+        await harness.kube.create(ALLOCATIONS, a_manifest("two"))
+        await harness.tell_of("two")
+        newcomer = harness.newcomer()
         async with asyncio.TaskGroup() as tasks:
             following = tasks.create_task(newcomer.follow())
-            await desk.clock.sleep(0.1)
-            assert not await newcomer.wait_for_version(desk.kube.core.store.version)
+            await harness.clock.sleep(0.1)
+            assert not await newcomer.wait_for_version(harness.kube.core.store.version)
             following.cancel()
         assert newcomer.is_fresh
-        assert {fact.name for fact in desk.cluster.allocations.values()} == {"one", "two"}
-        assert not desk.lists
+        assert {fact.name for fact in harness.cluster.allocations.values()} == {"one", "two"}
+        assert not harness.lists
 
-    at_a_desk(test)
+    run_with_harness(test)
 
 
 def test_however_much_was_told_since_is_read() -> None:
     """The entries are more than one read of the feed returns, and the publisher goes on."""
 
-    async def test(desk: Desk) -> None:
-        await desk.keep("one")
-        kind, version, fact = ALLOCATIONS.plural, *(await desk.told("one"))[1:]
+    async def test(harness: FollowerHarness) -> None:
+        await harness.keep("one")
+        kind, version, fact = ALLOCATIONS.plural, *(await harness.told("one"))[1:]
         for number in range(5_000):
             key = f"default/more{number}"
-            desk.publisher.offer(
+            harness.publisher.offer(
                 Delta(kind=kind, op=FeedOp.PUT, key=key, rv=str(version + number), data=encode_fact(fact))
             )
-        desk.tell(version + 5_000)
-        await desk.clock.sleep(keys.FEED_BEAT_S)
-        await begin(desk)
-        assert not desk.lists
-        assert len(desk.cluster.allocations) == 5_001
+        harness.tell(version + 5_000)
+        await harness.clock.sleep(keys.FEED_BEAT_S)
+        await begin(harness)
+        assert not harness.lists
+        assert len(harness.cluster.allocations) == 5_001
 
-    at_a_desk(test)
+    run_with_harness(test)
 
 
 def test_a_snapshot_that_nobody_goes_on_from_is_not_started_from() -> None:
     """A snapshot without a live publisher may be of any age, so the newcomer makes a LIST. Before that its tables are
     empty."""
 
-    async def test(desk: Desk) -> None:
-        await desk.keep("one")
-        for task in (desk.publishing, desk.following):
+    async def test(harness: FollowerHarness) -> None:
+        await harness.keep("one")
+        for task in (harness.publishing, harness.following):
             task.cancel()
-        await begin(desk, CATCH_UP_S + 0.5)
-        assert not len(desk.cluster.allocations)
-        await begin(desk, CATCH_UP_S + LIST_S + 0.5)
-        assert {fact.name for fact in desk.cluster.allocations.values()} == {"one"}
-        assert desk.lists == 1
+        await begin(harness, CATCH_UP_S + 0.5)
+        assert not len(harness.cluster.allocations)
+        await begin(harness, CATCH_UP_S + LIST_S + 0.5)
+        assert {fact.name for fact in harness.cluster.allocations.values()} == {"one"}
+        assert harness.lists == 1
 
-    at_a_desk(test)
+    run_with_harness(test)
 
 
 def test_a_snapshot_that_the_feed_does_not_reach_back_to_is_not_started_from() -> None:
     """The entries between the two are missing, so the newcomer makes a LIST."""
 
-    async def test(desk: Desk) -> None:
-        await desk.keep("one")
-        await desk.clock.sleep((keys.CLUSTER.length_max + 2) * keys.FEED_BEAT_S)
-        newcomer = await begin(desk, LIST_S + 2 * keys.FEED_BEAT_S)
-        assert desk.lists == 1
+    async def test(harness: FollowerHarness) -> None:
+        await harness.keep("one")
+        await harness.clock.sleep((keys.CLUSTER.length_max + 2) * keys.FEED_BEAT_S)
+        newcomer = await begin(harness, LIST_S + 2 * keys.FEED_BEAT_S)
+        assert harness.lists == 1
         assert newcomer.is_fresh
 
-    at_a_desk(test)
+    run_with_harness(test)
 
 
 @pytest.mark.parametrize("part", [b"", b"not a page"], ids=["gone", "of another version"])
 def test_a_snapshot_that_can_not_be_read_is_not_started_from(part: bytes) -> None:
     """The snapshot is being written again, or is of another version, so the newcomer makes a LIST."""
 
-    async def test(desk: Desk) -> None:
-        stands = await desk.keep("one")
-        writer = SnapshotWriter(desk.streams.feed, 0, stands)
+    async def test(harness: FollowerHarness) -> None:
+        stands = await harness.keep("one")
+        writer = SnapshotWriter(harness.streams.feed, 0, stands)
         if part:
             await writer.add(part)
         await writer.finish()
         if not part:
-            await SnapshotWriter(desk.streams.feed, 0, stands).add(encode_page("pods", []))
-        newcomer = await begin(desk, LIST_S + 2 * keys.FEED_BEAT_S)
-        assert desk.lists == 1
+            await SnapshotWriter(harness.streams.feed, 0, stands).add(encode_page("pods", []))
+        newcomer = await begin(harness, LIST_S + 2 * keys.FEED_BEAT_S)
+        assert harness.lists == 1
         assert newcomer.is_fresh
 
-    at_a_desk(test)
+    run_with_harness(test)

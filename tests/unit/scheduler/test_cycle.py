@@ -35,7 +35,7 @@ from tests.support.small_cluster import a_client, a_core, a_manifest, furnish, l
 from tests.support.virtual_time import VirtualClock, run_virtual
 
 
-class Bench:
+class SchedulerHarness:
     """A scheduler beside a cluster; `kube` is the test's own client, `its` the scheduler's."""
 
     def __init__(self) -> None:
@@ -66,11 +66,11 @@ class Bench:
         return led
 
 
-def on_a_cluster(test: Callable[[Bench], Coroutine[Any, Any, None]], **cluster: int) -> None:
+def on_a_cluster(test: Callable[[SchedulerHarness], Coroutine[Any, Any, None]], **cluster: int) -> None:
     async def main() -> None:
-        bench = Bench()
-        await furnish(bench.kube, **cluster)
-        await test(bench)
+        harness = SchedulerHarness()
+        await furnish(harness.kube, **cluster)
+        await test(harness)
 
     run_virtual(main)
 
@@ -78,12 +78,12 @@ def on_a_cluster(test: Callable[[Bench], Coroutine[Any, Any, None]], **cluster: 
 def test_a_hand_applied_allocation_is_admitted_with_the_finalizer_and_a_decision_in_the_ledger() -> None:
     """The ledger has the decision before the admission is written, and each admission sets our finalizer."""
 
-    async def test(bench: Bench) -> None:
-        await launch(bench.kube, ranks=3)
-        await bench.tick()
+    async def test(harness: SchedulerHarness) -> None:
+        await launch(harness.kube, ranks=3)
+        await harness.tick()
 
-        found = await look(bench.kube)
-        pool = await bench.kube.get(RESOURCE_POOLS, "default")
+        found = await look(harness.kube)
+        pool = await harness.kube.get(RESOURCE_POOLS, "default")
         assert found.status.phase is Phase.ASSIGNED
         assert TEARDOWN_FINALIZER in found.metadata.finalizers
         assert found.status.admission is not None
@@ -101,11 +101,11 @@ def test_a_hand_applied_allocation_is_admitted_with_the_finalizer_and_a_decision
 def test_a_gang_that_does_not_fit_waits_whole_and_says_why() -> None:
     """Nothing of a gang is placed unless all of it is; the condition names the gate."""
 
-    async def test(bench: Bench) -> None:
-        await launch(bench.kube, ranks=9)
-        await bench.tick()
+    async def test(harness: SchedulerHarness) -> None:
+        await launch(harness.kube, ranks=9)
+        await harness.tick()
 
-        found = await look(bench.kube)
+        found = await look(harness.kube)
         waiting = condition_of(found.status.conditions, "Admitted")
         assert found.status.phase is Phase.PENDING
         assert found.status.admission is None
@@ -119,16 +119,16 @@ def test_a_gang_that_does_not_fit_waits_whole_and_says_why() -> None:
 def test_a_spec_that_can_never_run_is_marked_invalid_with_the_field() -> None:
     """Waiting would not help: the condition says which field to change."""
 
-    async def test(bench: Bench) -> None:
+    async def test(harness: SchedulerHarness) -> None:
         await launch(
-            bench.kube,
+            harness.kube,
             template={
                 "spec": {"containers": [{"name": "main", "image": "x", "securityContext": {"privileged": True}}]}
             },
         )
-        await bench.tick()
+        await harness.tick()
 
-        invalid = condition_of((await look(bench.kube)).status.conditions, "Invalid")
+        invalid = condition_of((await look(harness.kube)).status.conditions, "Invalid")
         assert invalid is not None
         assert invalid.status == "True"
         assert "privileged" in invalid.message
@@ -139,14 +139,14 @@ def test_a_spec_that_can_never_run_is_marked_invalid_with_the_field() -> None:
 def test_capacity_is_given_once() -> None:
     """What one allocation holds is not given to another, also before its pods exist."""
 
-    async def test(bench: Bench) -> None:
-        await launch(bench.kube, "first", ranks=4)
-        await bench.tick()
-        await launch(bench.kube, "second", ranks=1)
-        await bench.tick("two")
+    async def test(harness: SchedulerHarness) -> None:
+        await launch(harness.kube, "first", ranks=4)
+        await harness.tick()
+        await launch(harness.kube, "second", ranks=1)
+        await harness.tick("two")
 
-        assert (await look(bench.kube, "first")).status.phase is Phase.ASSIGNED
-        assert (await look(bench.kube, "second")).status.phase is Phase.PENDING
+        assert (await look(harness.kube, "first")).status.phase is Phase.ASSIGNED
+        assert (await look(harness.kube, "second")).status.phase is Phase.PENDING
 
     on_a_cluster(test, nodes=1, cpus=4)
 
@@ -154,20 +154,20 @@ def test_capacity_is_given_once() -> None:
 def test_a_new_leader_raises_the_epoch_and_finishes_what_its_predecessor_decided() -> None:
     """The ledger is written, the admission is not: the successor writes it, under the predecessor's own epoch."""
 
-    async def test(bench: Bench) -> None:
-        await launch(bench.kube)
+    async def test(harness: SchedulerHarness) -> None:
+        await launch(harness.kube)
 
         async def refuse(verb: Verb, plural: str) -> None:
             if verb is Verb.UPDATE and plural == ALLOCATIONS.plural:
                 raise UnavailableError("lost")
 
-        bench.its.before = refuse
-        await bench.tick()
-        bench.its = a_client(bench.core, seed=5)
-        await bench.tick("two")
+        harness.its.before = refuse
+        await harness.tick()
+        harness.its = a_client(harness.core, seed=5)
+        await harness.tick("two")
 
-        found = await look(bench.kube)
-        pool = await bench.kube.get(RESOURCE_POOLS, "default")
+        found = await look(harness.kube)
+        pool = await harness.kube.get(RESOURCE_POOLS, "default")
         assert found.status.phase is Phase.ASSIGNED
         assert found.status.admission is not None
         assert found.status.admission.epoch == 1
@@ -179,12 +179,12 @@ def test_a_new_leader_raises_the_epoch_and_finishes_what_its_predecessor_decided
 def test_a_cancelled_allocation_is_never_admitted() -> None:
     """A cancel that was committed before the tick wins."""
 
-    async def test(bench: Bench) -> None:
-        await launch(bench.kube)
-        await bench.kube.patch(ALLOCATIONS, "job", {"spec": {"desired": "Stopped"}}, namespace="default")
-        await bench.tick()
+    async def test(harness: SchedulerHarness) -> None:
+        await launch(harness.kube)
+        await harness.kube.patch(ALLOCATIONS, "job", {"spec": {"desired": "Stopped"}}, namespace="default")
+        await harness.tick()
 
-        assert (await look(bench.kube)).status.phase is Phase.PENDING
+        assert (await look(harness.kube)).status.phase is Phase.PENDING
 
     on_a_cluster(test)
 
@@ -192,12 +192,12 @@ def test_a_cancelled_allocation_is_never_admitted() -> None:
 def test_a_passed_deadline_is_written_as_a_stop() -> None:
     """Deadlines are stored in the object, and the tick fires them."""
 
-    async def test(bench: Bench) -> None:
-        await launch(bench.kube, ranks=9, pendingTimeout="30s")
-        await bench.clock.sleep(31)
-        await bench.tick()
+    async def test(harness: SchedulerHarness) -> None:
+        await launch(harness.kube, ranks=9, pendingTimeout="30s")
+        await harness.clock.sleep(31)
+        await harness.tick()
 
-        stop = (await look(bench.kube)).status.stop
+        stop = (await look(harness.kube)).status.stop
         assert stop is not None
         assert stop.reason == "PendingTimeout"
 
@@ -208,44 +208,49 @@ def test_a_passed_deadline_is_written_as_a_stop() -> None:
 def test_a_plan_that_time_alone_asked_for_is_made_again_when_the_ledger_refused_it(error: Exception) -> None:
     """Nothing in the cluster changes after the backoff has run out, so nothing else would wake the planner."""
 
-    async def test(bench: Bench) -> None:
-        found = await launch(bench.kube)
-        later = msgspec.structs.replace(found.status, not_before=format_time(bench.clock.now() + 30))
-        await bench.kube.replace_status(ALLOCATIONS, msgspec.structs.replace(found, status=later))
+    async def test(harness: SchedulerHarness) -> None:
+        found = await launch(harness.kube)
+        later = msgspec.structs.replace(found.status, not_before=format_time(harness.clock.now() + 30))
+        await harness.kube.replace_status(ALLOCATIONS, msgspec.structs.replace(found, status=later))
         refused: list[float] = []
 
         async def refuse(verb: Verb, plural: str) -> None:
-            if verb is Verb.UPDATE and plural == RESOURCE_POOLS.plural and bench.clock.monotonic() > 20 and not refused:
-                refused.append(bench.clock.monotonic())
+            if (
+                verb is Verb.UPDATE
+                and plural == RESOURCE_POOLS.plural
+                and harness.clock.monotonic() > 20
+                and not refused
+            ):
+                refused.append(harness.clock.monotonic())
                 raise error
 
-        bench.its.before = refuse
+        harness.its.before = refuse
         async with asyncio.TaskGroup() as tasks:
-            for candidate, stop in await bench.scheduler().discover():
+            for candidate, stop in await harness.scheduler().discover():
                 leading = tasks.create_task(candidate.compete(stop))
-                await bench.clock.sleep(45)
+                await harness.clock.sleep(45)
                 stop.set()
                 await leading
         assert refused
-        assert (await look(bench.kube)).status.phase is Phase.ASSIGNED
+        assert (await look(harness.kube)).status.phase is Phase.ASSIGNED
 
     on_a_cluster(test)
 
 
-def test_a_quiet_cluster_is_written_to_by_nobody() -> None:
+def test_at_rest_the_scheduler_writes_nothing() -> None:
     """A tick that changes nothing writes nothing."""
 
-    async def test(bench: Bench) -> None:
-        await launch(bench.kube, ranks=9)
-        await bench.tick()
+    async def test(harness: SchedulerHarness) -> None:
+        await launch(harness.kube, ranks=9)
+        await harness.tick()
         writes: list[tuple[Verb, str]] = []
 
         async def note(verb: Verb, plural: str) -> None:
             if verb in (Verb.UPDATE, Verb.PATCH, Verb.CREATE) and plural != "leases":
                 writes.append((verb, plural))
 
-        bench.its.before = note
-        await bench.tick("two")
+        harness.its.before = note
+        await harness.tick("two")
         assert writes == [(Verb.UPDATE, RESOURCE_POOLS.plural)], "only the promotion's epoch"
 
     on_a_cluster(test)
@@ -254,20 +259,22 @@ def test_a_quiet_cluster_is_written_to_by_nobody() -> None:
 def test_each_pool_has_a_leader_and_a_ledger_of_its_own() -> None:
     """One process may lead several; each places its own work on its own nodes, under its own lease."""
 
-    async def test(bench: Bench) -> None:
-        await bench.kube.patch(RESOURCE_POOLS, "default", {"spec": {"nodeSelector": {"kubernetes.io/hostname": "n0"}}})
+    async def test(harness: SchedulerHarness) -> None:
+        await harness.kube.patch(
+            RESOURCE_POOLS, "default", {"spec": {"nodeSelector": {"kubernetes.io/hostname": "n0"}}}
+        )
         other = {"metadata": {"name": "other"}, "spec": {"nodeSelector": {"kubernetes.io/hostname": "n1"}}}
-        await bench.kube.create(RESOURCE_POOLS, other)
-        await bench.kube.create(QUEUES, {"metadata": {"name": "others"}, "spec": {"pool": "other"}})
-        await launch(bench.kube, "one")
-        await launch(bench.kube, "two", pool="other", queue="others")
-        await bench.tick()
+        await harness.kube.create(RESOURCE_POOLS, other)
+        await harness.kube.create(QUEUES, {"metadata": {"name": "others"}, "spec": {"pool": "other"}})
+        await launch(harness.kube, "one")
+        await launch(harness.kube, "two", pool="other", queue="others")
+        await harness.tick()
 
-        nodes = {name: (await look(bench.kube, name)).status.admission for name in ("one", "two")}
+        nodes = {name: (await look(harness.kube, name)).status.admission for name in ("one", "two")}
         assert {name: each.placements[0].node for name, each in nodes.items() if each} == {"one": "n0", "two": "n1"}
-        epochs = [(await bench.kube.get(RESOURCE_POOLS, name)).status.epoch for name in ("default", "other")]
+        epochs = [(await harness.kube.get(RESOURCE_POOLS, name)).status.epoch for name in ("default", "other")]
         assert all(epochs)
-        leases = {each.metadata.name for each in (await bench.kube.list(LEASES)).items}
+        leases = {each.metadata.name for each in (await harness.kube.list(LEASES)).items}
         assert leases == {"slipway-scheduler-default", "slipway-scheduler-other"}
 
     on_a_cluster(test)
@@ -302,17 +309,17 @@ class NarrowKube(CoreKube):
 def test_where_the_scheduler_may_not_write_nobody_else_waits_for_it(ranks: int) -> None:
     """The scheduler can write neither a decision nor an explanation there, and other work is still placed."""
 
-    async def test(bench: Bench) -> None:
+    async def test(harness: SchedulerHarness) -> None:
         labels = {LABEL_WORKSPACE: "true"}
-        await bench.kube.create(NAMESPACES, {"metadata": {"name": "elsewhere", "labels": labels}})
+        await harness.kube.create(NAMESPACES, {"metadata": {"name": "elsewhere", "labels": labels}})
         first = {**a_manifest(ranks=ranks), "metadata": {"name": "first"}}
-        await bench.kube.create(ALLOCATIONS, first, namespace="elsewhere")
-        await bench.clock.sleep(1)
-        await launch(bench.kube, "second")
-        bench.its = NarrowKube(bench.core, random=SeededRandom(2))
-        await bench.tick()
-        assert (await look(bench.kube, "second")).status.phase is Phase.ASSIGNED
-        assert (await bench.kube.get(ALLOCATIONS, "first", namespace="elsewhere")).status.phase is Phase.PENDING
+        await harness.kube.create(ALLOCATIONS, first, namespace="elsewhere")
+        await harness.clock.sleep(1)
+        await launch(harness.kube, "second")
+        harness.its = NarrowKube(harness.core, random=SeededRandom(2))
+        await harness.tick()
+        assert (await look(harness.kube, "second")).status.phase is Phase.ASSIGNED
+        assert (await harness.kube.get(ALLOCATIONS, "first", namespace="elsewhere")).status.phase is Phase.PENDING
 
     on_a_cluster(test)
 
@@ -328,23 +335,23 @@ def test_a_launch_goes_to_the_node_that_reaches_its_bound_volume() -> None:
     """The first tick that sees the launch places it there. A second launch waits for that node, though the other node
     is free."""
 
-    async def test(bench: Bench) -> None:
+    async def test(harness: SchedulerHarness) -> None:
         where = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["n1"]}
         terms = [{"matchExpressions": [where]}]
         disk: RawObject = {
             "metadata": {"name": "disk"},
             "spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": terms}}},
         }
-        await bench.kube.create(PERSISTENT_VOLUMES, disk)
+        await harness.kube.create(PERSISTENT_VOLUMES, disk)
         claim: RawObject = {"metadata": {"name": "data"}, "spec": {"volumeName": "disk"}}
-        await bench.kube.create(VOLUME_CLAIMS, claim, namespace="default")
-        bench.core.settle()
-        await launch(bench.kube, "first", cpu="4", template=mounting("data"))
-        await bench.tick()
-        await launch(bench.kube, "second", cpu="4", template=mounting("data"))
-        await bench.tick()
+        await harness.kube.create(VOLUME_CLAIMS, claim, namespace="default")
+        harness.core.settle()
+        await launch(harness.kube, "first", cpu="4", template=mounting("data"))
+        await harness.tick()
+        await launch(harness.kube, "second", cpu="4", template=mounting("data"))
+        await harness.tick()
 
-        first, second = await look(bench.kube, "first"), await look(bench.kube, "second")
+        first, second = await look(harness.kube, "first"), await look(harness.kube, "second")
         assert first.status.admission is not None
         assert [placement.node for placement in first.status.admission.placements] == ["n1"]
         waiting = condition_of(second.status.conditions, "Admitted")
@@ -358,18 +365,18 @@ def test_a_launch_goes_to_the_node_that_reaches_its_bound_volume() -> None:
 def test_a_launch_waits_for_a_claim_that_is_not_there_without_a_place() -> None:
     """The launch starts in the first tick that finds the claim."""
 
-    async def test(bench: Bench) -> None:
-        await launch(bench.kube, template=mounting("data"))
-        await bench.tick()
-        found = await look(bench.kube)
+    async def test(harness: SchedulerHarness) -> None:
+        await launch(harness.kube, template=mounting("data"))
+        await harness.tick()
+        found = await look(harness.kube)
         waiting = condition_of(found.status.conditions, "Admitted")
         assert (found.status.phase, found.status.admission) == (Phase.PENDING, None)
         assert waiting is not None
         assert waiting.reason == "WaitingForVolume"
         assert waiting.message.startswith("volume claim data does not exist in namespace default")
-        await bench.kube.create(VOLUME_CLAIMS, {"metadata": {"name": "data"}, "spec": {}}, namespace="default")
-        bench.core.settle()
-        await bench.tick()
-        assert (await look(bench.kube)).status.phase is Phase.ASSIGNED
+        await harness.kube.create(VOLUME_CLAIMS, {"metadata": {"name": "data"}, "spec": {}}, namespace="default")
+        harness.core.settle()
+        await harness.tick()
+        assert (await look(harness.kube)).status.phase is Phase.ASSIGNED
 
     on_a_cluster(test)

@@ -73,7 +73,7 @@ def test_a_later_deadline_of_the_same_object_takes_the_place_of_the_first() -> N
     assert (reasons(deadlines, NOW + 60), deadlines.next_due(NOW)) == ([], None)
 
 
-def test_use_puts_idleness_off_and_nothing_else() -> None:
+def test_activity_postpones_idleness_and_nothing_else() -> None:
     """Use puts off neither the other deadlines nor those of the next attempt, and never to an earlier time."""
     fact = a_fact(deadlines={"idle": 950.0, "maxRuntime": NOW + 100})
     table, deadlines = in_a_table(fact)
@@ -110,7 +110,7 @@ def test_the_next_look_is_at_the_next_deadline_or_end_of_a_backoff() -> None:
     assert of(a_fact()).next_due(NOW) is None
 
 
-def test_alarms_know_only_the_last_time_of_a_key() -> None:
+def test_a_timer_queue_keeps_only_the_last_time_of_a_key() -> None:
     """Whatever was set before is forgotten, also when the same time comes back."""
     alarms = TimerQueue()
     for at in (5.0, 3.0, 9.0, 3.0, 7.0):
@@ -122,7 +122,7 @@ def test_alarms_know_only_the_last_time_of_a_key() -> None:
     assert (alarms.next(), alarms.due(6.0), len(alarms)) == (7.0, [], 1)
 
 
-def test_alarms_that_never_rang_are_forgotten() -> None:
+def test_timers_that_never_fired_are_forgotten() -> None:
     """Most work ends long before its limit, so an alarm that was removed must not be kept until then."""
     alarms = TimerQueue()
     for number in range(20_000):

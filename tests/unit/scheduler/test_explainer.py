@@ -53,7 +53,7 @@ class CountingKube(CoreKube):
         return await super().replace_status(resource, body)
 
 
-class Desk:
+class ExplainerHarness:
     """An explainer beside a cluster in which everything waits for what the test says."""
 
     def __init__(self) -> None:
@@ -89,11 +89,11 @@ class Desk:
         return (waiting.reason, waiting.message) if waiting is not None else ("", "")
 
 
-def at_a_desk(test: Callable[[Desk], Coroutine[Any, Any, None]]) -> None:
+def run_with_harness(test: Callable[[ExplainerHarness], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
-        desk = Desk()
-        await furnish(desk.kube)
-        await test(desk)
+        harness = ExplainerHarness()
+        await furnish(harness.kube)
+        await test(harness)
 
     run_virtual(main)
 
@@ -101,165 +101,165 @@ def at_a_desk(test: Callable[[Desk], Coroutine[Any, Any, None]]) -> None:
 def test_many_are_told_over_several_ticks() -> None:
     """A tick writes `WRITES_MAX` reasons at most, and asks for the next tick until all are written."""
 
-    async def test(desk: Desk) -> None:
-        await desk.add(*(f"job-{number}" for number in range(2 * WRITES_MAX + 5)))
-        said = [await desk.say("no place") for _ in range(4)]
+    async def test(harness: ExplainerHarness) -> None:
+        await harness.add(*(f"job-{number}" for number in range(2 * WRITES_MAX + 5)))
+        said = [await harness.say("no place") for _ in range(4)]
         assert [each.written for each in said] == [WRITES_MAX, WRITES_MAX, 5, 0]
         assert [each.again_at is None for each in said] == [False, False, True, True]
 
-    at_a_desk(test)
+    run_with_harness(test)
 
 
 def test_while_work_is_decided_few_are_told() -> None:
     """Ticks follow one another then, and each write delays them. In the end all reasons are written."""
 
-    async def test(desk: Desk) -> None:
-        await desk.add(*(f"job-{number}" for number in range(GATES_BURST + 50)))
+    async def test(harness: ExplainerHarness) -> None:
+        await harness.add(*(f"job-{number}" for number in range(GATES_BURST + 50)))
         written = 0
         for _ in range(40):
-            written += (await desk.say("no place", is_deciding=True)).written
-            await desk.clock.sleep(0.05)
+            written += (await harness.say("no place", is_deciding=True)).written
+            await harness.clock.sleep(0.05)
         assert GATES_BURST < written <= GATES_BURST + 2 * GATES_PER_S
-        await desk.clock.sleep(2)
+        await harness.clock.sleep(2)
         for _ in range(3):
-            written += (await desk.say("no place")).written
+            written += (await harness.say("no place")).written
         assert written == GATES_BURST + 50
 
-    at_a_desk(test)
+    run_with_harness(test)
 
 
 def test_numbers_are_told_again_after_longer_and_longer() -> None:
     """A text that changes all the time is written a few times; when it stops changing, the last text is written."""
 
-    async def test(desk: Desk) -> None:
-        await desk.add("job")
+    async def test(harness: ExplainerHarness) -> None:
+        await harness.add("job")
         written = 0
         for second in range(round(INTERVAL_MAX_S)):
-            written += (await desk.say(f"{second} in use", Gate.WAITING_FOR_QUOTA)).written
-            await desk.clock.sleep(1)
+            written += (await harness.say(f"{second} in use", Gate.WAITING_FOR_QUOTA)).written
+            await harness.clock.sleep(1)
         assert written <= 7
-        said = await desk.say("100 in use", Gate.WAITING_FOR_QUOTA)
+        said = await harness.say("100 in use", Gate.WAITING_FOR_QUOTA)
         assert said.again_at is not None
-        await desk.clock.sleep(said.again_at - desk.clock.now())
-        await desk.say("100 in use", Gate.WAITING_FOR_QUOTA)
-        assert await desk.text("job") == ("WaitingForQuota", "100 in use")
+        await harness.clock.sleep(said.again_at - harness.clock.now())
+        await harness.say("100 in use", Gate.WAITING_FOR_QUOTA)
+        assert await harness.text("job") == ("WaitingForQuota", "100 in use")
 
-    at_a_desk(test)
+    run_with_harness(test)
 
 
 def test_numbers_of_many_are_told_again_few_at_a_time() -> None:
     """Few are written at a time, however many wait for the same reason."""
 
-    async def test(desk: Desk) -> None:
-        await desk.add(*(f"job-{number}" for number in range(30)))
+    async def test(harness: ExplainerHarness) -> None:
+        await harness.add(*(f"job-{number}" for number in range(30)))
         for _ in range(2):
-            await desk.say("1 in use")
-        await desk.clock.sleep(2 * INTERVAL_S)
-        assert [(await desk.say("2 in use")).written for _ in range(3)] == [TEXTS_BURST, 0, 0]
+            await harness.say("1 in use")
+        await harness.clock.sleep(2 * INTERVAL_S)
+        assert [(await harness.say("2 in use")).written for _ in range(3)] == [TEXTS_BURST, 0, 0]
 
-    at_a_desk(test)
+    run_with_harness(test)
 
 
 def test_another_gate_is_told_at_once() -> None:
     """The gate is also written right after another write, and when new numbers would still have to wait."""
 
-    async def test(desk: Desk) -> None:
-        await desk.add("job")
+    async def test(harness: ExplainerHarness) -> None:
+        await harness.add("job")
         for second in range(20):
-            await desk.say(f"{second} in use", Gate.WAITING_FOR_QUOTA)
-            await desk.clock.sleep(1)
-        await desk.say("no place", Gate.NO_FIT)
-        assert await desk.text("job") == ("NoFit", "no place")
+            await harness.say(f"{second} in use", Gate.WAITING_FOR_QUOTA)
+            await harness.clock.sleep(1)
+        await harness.say("no place", Gate.NO_FIT)
+        assert await harness.text("job") == ("NoFit", "no place")
 
-    at_a_desk(test)
+    run_with_harness(test)
 
 
 def test_what_may_not_be_written_is_tried_again_later_and_nobody_waits_for_it() -> None:
     """Other reasons are written, and the explainer does not run in a loop."""
 
-    async def test(desk: Desk) -> None:
-        await desk.add(REFUSED, "job")
-        said = await desk.say("no place")
+    async def test(harness: ExplainerHarness) -> None:
+        await harness.add(REFUSED, "job")
+        said = await harness.say("no place")
         assert said.written == 1
         assert said.again_at is not None
-        assert said.again_at >= desk.clock.now() + INTERVAL_S - 0.001
-        assert await desk.text("job") == ("NoFit", "no place")
+        assert said.again_at >= harness.clock.now() + INTERVAL_S - 0.001
+        assert await harness.text("job") == ("NoFit", "no place")
 
-    at_a_desk(test)
+    run_with_harness(test)
 
 
 def test_what_the_api_has_made_is_told_without_a_read() -> None:
     """The fact has the whole status, so the first and the second reason need no read."""
 
-    async def test(desk: Desk) -> None:
-        made = await launch(desk.kube, "job")
+    async def test(harness: ExplainerHarness) -> None:
+        made = await launch(harness.kube, "job")
         patch = {"metadata": {"finalizers": [TEARDOWN_FINALIZER]}}
-        made = await desk.kube.patch(ALLOCATIONS, "job", patch, namespace="default")
-        desk.observe("default/job", made)
-        await desk.say("no place")
-        await desk.say("too little", Gate.WAITING_FOR_QUOTA)
-        assert desk.kube.reads == 0
-        assert await desk.text("job") == ("WaitingForQuota", "too little")
+        made = await harness.kube.patch(ALLOCATIONS, "job", patch, namespace="default")
+        harness.observe("default/job", made)
+        await harness.say("no place")
+        await harness.say("too little", Gate.WAITING_FOR_QUOTA)
+        assert harness.kube.reads == 0
+        assert await harness.text("job") == ("WaitingForQuota", "too little")
 
-    at_a_desk(test)
+    run_with_harness(test)
 
 
 def test_a_wait_that_nothing_ends_is_stalled() -> None:
     """The same write sets the condition Stalled, with the gate and the message. It ends with the gate, and at
     admission."""
 
-    async def test(desk: Desk) -> None:
-        await desk.add("job")
-        await desk.say(f"{NEVER} with the pool's current nodes: even when empty, the pool has room for 1 of 4 ranks")
-        stalled = condition_of((await look(desk.kube, "job")).status.conditions, "Stalled")
+    async def test(harness: ExplainerHarness) -> None:
+        await harness.add("job")
+        await harness.say(f"{NEVER} with the pool's current nodes: even when empty, the pool has room for 1 of 4 ranks")
+        stalled = condition_of((await look(harness.kube, "job")).status.conditions, "Stalled")
         assert stalled is not None
         assert (stalled.status, stalled.reason, stalled.message) == (
             "True",
             "NoFit",
             f"{NEVER} with the pool's current nodes: even when empty, the pool has room for 1 of 4 ranks",
         )
-        await desk.clock.sleep(INTERVAL_MAX_S)
-        await desk.say(f"{NEVER} with the pool's current nodes: even when empty, the pool has room for 2 of 4 ranks")
-        again = condition_of((await look(desk.kube, "job")).status.conditions, "Stalled")
+        await harness.clock.sleep(INTERVAL_MAX_S)
+        await harness.say(f"{NEVER} with the pool's current nodes: even when empty, the pool has room for 2 of 4 ranks")
+        again = condition_of((await look(harness.kube, "job")).status.conditions, "Stalled")
         assert again is not None
         assert "2 of 4" in again.message
         assert again.last_transition_time == stalled.last_transition_time
-        await desk.clock.sleep(INTERVAL_MAX_S)
-        await desk.say("no room now")
-        assert condition_of((await look(desk.kube, "job")).status.conditions, "Stalled") is None
+        await harness.clock.sleep(INTERVAL_MAX_S)
+        await harness.say("no room now")
+        assert condition_of((await look(harness.kube, "job")).status.conditions, "Stalled") is None
 
-    at_a_desk(test)
+    run_with_harness(test)
 
 
 def test_what_is_admitted_is_not_stalled() -> None:
     """Nodes came, and the next tick admitted the work before another gate was written."""
 
-    async def test(desk: Desk) -> None:
-        await desk.add("job")
-        await desk.say(
+    async def test(harness: ExplainerHarness) -> None:
+        await harness.add("job")
+        await harness.say(
             f"{NEVER} with the pool's current nodes: even when empty, the pool has no place for a rank like this"
         )
-        found = await look(desk.kube, "job")
+        found = await look(harness.kube, "job")
         admit = Decision(
             id="1-1-0", epoch=1, allocation="default/job", uid=found.metadata.uid, attempt=1, placements=(0,)
         )
-        await Applier(desk.kube, desk.clock).decision(admit, ("n0",))
-        conditions = (await look(desk.kube, "job")).status.conditions
+        await Applier(harness.kube, harness.clock).decision(admit, ("n0",))
+        conditions = (await look(harness.kube, "job")).status.conditions
         assert [each.type for each in conditions] == ["Admitted"]
 
-    at_a_desk(test)
+    run_with_harness(test)
 
 
 @pytest.mark.parametrize("gate", [Gate.INVALID, Gate.NOT_ENOUGH_PODS, Gate.EXCEEDS_MAX_QUOTA])
 def test_gates_that_no_wait_opens_are_stalled(gate: Gate) -> None:
     """The name of such a gate alone states that no wait helps."""
 
-    async def test(desk: Desk) -> None:
-        await desk.add("job")
-        await desk.say("more than it can ever get", gate)
-        assert condition_of((await look(desk.kube, "job")).status.conditions, "Stalled") is not None
+    async def test(harness: ExplainerHarness) -> None:
+        await harness.add("job")
+        await harness.say("more than it can ever get", gate)
+        assert condition_of((await look(harness.kube, "job")).status.conditions, "Stalled") is not None
 
-    at_a_desk(test)
+    run_with_harness(test)
 
 
 @pytest.mark.parametrize(
@@ -268,9 +268,9 @@ def test_gates_that_no_wait_opens_are_stalled(gate: Gate) -> None:
 def test_what_waits_for_others_is_not_stalled(gate: Gate) -> None:
     """Such work waits for its turn, for a place, or for an object that may be created later."""
 
-    async def test(desk: Desk) -> None:
-        await desk.add("job")
-        await desk.say("not yet", gate)
-        assert condition_of((await look(desk.kube, "job")).status.conditions, "Stalled") is None
+    async def test(harness: ExplainerHarness) -> None:
+        await harness.add("job")
+        await harness.say("not yet", gate)
+        assert condition_of((await look(harness.kube, "job")).status.conditions, "Stalled") is None
 
-    at_a_desk(test)
+    run_with_harness(test)

@@ -36,7 +36,7 @@ TABLE = NodeTable([NodeFact(name="n0"), NodeFact(name="n1")])
 EXTENDER = ExtenderFact(url="http://x", filter_verb="filter")
 
 
-class Voice:
+class FakeExtender:
     """An extender that takes `takes_s` to answer; `fault` is the error that it raises."""
 
     def __init__(self, clock: Clock, takes_s: float = 0.0) -> None:
@@ -60,14 +60,14 @@ def a_question(ask: bytes = b"a", extender: ExtenderFact = EXTENDER) -> Question
     )
 
 
-def in_the_background(story: Callable[[Extenders, Voice, VirtualClock], Coroutine[Any, Any, None]]) -> None:
+def in_the_background(story: Callable[[Extenders, FakeExtender, VirtualClock], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
         clock = VirtualClock()
-        voice = Voice(clock)
-        extenders = Extenders(voice, clock)
+        extender_server = FakeExtender(clock)
+        extenders = Extenders(extender_server, clock)
         async with TaskGroup() as tasks:
             extenders.run_in(tasks)
-            await story(extenders, voice, clock)
+            await story(extenders, extender_server, clock)
             extenders.stop()
 
     run_virtual(main)
@@ -76,7 +76,7 @@ def in_the_background(story: Callable[[Extenders, Voice, VirtualClock], Coroutin
 def test_a_quick_answer_is_waited_for_and_remembered() -> None:
     """An answer is known for a while after one call; later it is still used, but asked for again."""
 
-    async def story(extenders: Extenders, voice: Voice, clock: VirtualClock) -> None:
+    async def story(extenders: Extenders, extender_server: FakeExtender, clock: VirtualClock) -> None:
         question = a_question()
         assert await extenders.ask([question], TABLE, PATIENCE_S)
         answer = extenders.answers(TABLE)[question.key]
@@ -90,8 +90,8 @@ def test_a_quick_answer_is_waited_for_and_remembered() -> None:
 def test_a_tick_waits_no_longer_than_its_patience() -> None:
     """The answer arrives in the background; the next tick does not wait for this extender at all."""
 
-    async def story(extenders: Extenders, voice: Voice, clock: VirtualClock) -> None:
-        voice.takes_s = 3.0
+    async def story(extenders: Extenders, extender_server: FakeExtender, clock: VirtualClock) -> None:
+        extender_server.takes_s = 3.0
         began = clock.monotonic()
         assert not await extenders.ask([a_question()], TABLE, PATIENCE_S)
         assert clock.monotonic() - began == pytest.approx(PATIENCE_S)
@@ -108,11 +108,11 @@ def test_a_tick_waits_no_longer_than_its_patience() -> None:
 def test_a_question_is_under_way_once() -> None:
     """One call is under way, however many ticks ask the question."""
 
-    async def story(extenders: Extenders, voice: Voice, clock: VirtualClock) -> None:
-        voice.takes_s = 3.0
+    async def story(extenders: Extenders, extender_server: FakeExtender, clock: VirtualClock) -> None:
+        extender_server.takes_s = 3.0
         for _ in range(5):
             await extenders.ask([a_question()], TABLE, PATIENCE_S)
-        assert voice.calls == 1
+        assert extender_server.calls == 1
 
     in_the_background(story)
 
@@ -120,15 +120,15 @@ def test_a_question_is_under_way_once() -> None:
 def test_one_that_fails_is_left_alone_for_a_while() -> None:
     """Questions to it are answered with the fault at once; after a pause one call finds out whether it works again."""
 
-    async def story(extenders: Extenders, voice: Voice, clock: VirtualClock) -> None:
-        voice.fault = "it answers 500"
+    async def story(extenders: Extenders, extender_server: FakeExtender, clock: VirtualClock) -> None:
+        extender_server.fault = "it answers 500"
         await extenders.ask([a_question()], TABLE, PATIENCE_S)
         assert extenders.answers(TABLE)[a_question().key].fault == "it answers 500"
         assert await extenders.ask([a_question(b"b")], TABLE, PATIENCE_S)
         assert extenders.answers(TABLE)[a_question(b"b").key].fault == "it answers 500"
-        assert voice.calls == 1
+        assert extender_server.calls == 1
 
-        voice.fault = ""
+        extender_server.fault = ""
         await clock.sleep(PAUSE_FIRST_S + 0.1)
         assert extenders.answers(TABLE)[a_question().key].is_stale
         await extenders.ask([a_question()], TABLE, PATIENCE_S)
@@ -144,7 +144,7 @@ def test_one_that_fails_is_left_alone_for_a_while() -> None:
 def test_answers_are_about_the_nodes_as_they_were() -> None:
     """For other nodes no answer is known. After a decision all answers are forgotten, because they may have changed."""
 
-    async def story(extenders: Extenders, voice: Voice, clock: VirtualClock) -> None:
+    async def story(extenders: Extenders, extender_server: FakeExtender, clock: VirtualClock) -> None:
         await extenders.ask([a_question()], TABLE, PATIENCE_S)
         assert not extenders.answers(NodeTable([NodeFact(name="n0")]))
         await extenders.ask([a_question()], TABLE, PATIENCE_S)
@@ -158,7 +158,7 @@ async def test_who_would_go_is_named_by_the_uids_of_the_pods_that_stand() -> Non
     """The uid is that of the pod of that attempt; a rank without a pod has an id of its own. The stored answer has our
     ids."""
 
-    class Guard:
+    class RecordingExtender:
         async def post(self, extender: ExtenderFact, verb: str, body: bytes) -> bytes:
             bodies.append((verb, json.loads(body)))
             return json.dumps({"NodeNameToMetaVictims": {"n0": {"Pods": [{"UID": "pod-uid"}]}}}).encode()
@@ -174,7 +174,7 @@ async def test_who_would_go_is_named_by_the_uids_of_the_pods_that_stand() -> Non
     question = msgspec.structs.replace(
         a_question(extender=guard), verb=ExtenderVerb.PREEMPT, nodes=("n0", "n1"), offers=offers
     )
-    extenders = Extenders(Guard(), VirtualClock(), pods=lambda: pods)
+    extenders = Extenders(RecordingExtender(), VirtualClock(), pods=lambda: pods)
     assert await extenders.ask([question], TABLE, PATIENCE_S)
 
     [(verb, body)] = bodies

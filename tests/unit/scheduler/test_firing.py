@@ -24,7 +24,7 @@ COUNT = 300
 T = TypeVar("T")
 
 
-class Refusing(CoreKube):
+class RefusingKube(CoreKube):
     """A client to which the API server refuses a stop of `poison`."""
 
     def __init__(self, core: ClusterCore, error: Exception) -> None:
@@ -40,7 +40,7 @@ class Refusing(CoreKube):
         return await super().replace_status(resource, body)
 
 
-class Bench:
+class SchedulerHarness:
     """A scheduler beside a cluster in which everything is too large to run, and does not wait for long."""
 
     def __init__(self) -> None:
@@ -68,11 +68,11 @@ class Bench:
                 await leading
 
 
-def on_a_cluster(test: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
+def on_a_cluster(test: Callable[[SchedulerHarness], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
-        bench = Bench()
-        await furnish(bench.kube)
-        await test(bench)
+        harness = SchedulerHarness()
+        await furnish(harness.kube)
+        await test(harness)
 
     run_virtual(main)
 
@@ -80,11 +80,11 @@ def on_a_cluster(test: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
 def test_many_deadlines_that_pass_together_are_all_fired() -> None:
     """The deadlines are more than one tick fires."""
 
-    async def test(bench: Bench) -> None:
+    async def test(harness: SchedulerHarness) -> None:
         for number in range(COUNT):
-            await launch(bench.kube, f"job-{number}", ranks=9, pendingTimeout="5s")
-        await bench.lead(30)
-        found = (await bench.kube.list(ALLOCATIONS)).items
+            await launch(harness.kube, f"job-{number}", ranks=9, pendingTimeout="5s")
+        await harness.lead(30)
+        found = (await harness.kube.list(ALLOCATIONS)).items
         reasons = [item.status.stop.reason for item in found if item.status.stop is not None]
         assert reasons == ["PendingTimeout"] * COUNT
 
@@ -92,22 +92,22 @@ def test_many_deadlines_that_pass_together_are_all_fired() -> None:
 
 
 @pytest.mark.parametrize("error", [DeniedError("no"), StaleError("conflict"), UnavailableError("lost")])
-def test_one_that_is_not_taken_keeps_nobody_waiting(error: Exception) -> None:
+def test_a_refused_stop_delays_no_other_deadline(error: Exception) -> None:
     """The other deadlines are fired, work that fits is placed, and the refused stop is tried again, but not all the
     time."""
 
-    async def test(bench: Bench) -> None:
-        await launch(bench.kube, "poison", ranks=9, pendingTimeout="3s")
-        await launch(bench.kube, "other", ranks=9, pendingTimeout="5s")
-        bench.its = refusing = Refusing(bench.core, error)
-        leading = asyncio.ensure_future(bench.lead(25))
-        await bench.clock.sleep(15)
-        await launch(bench.kube, "small")
+    async def test(harness: SchedulerHarness) -> None:
+        await launch(harness.kube, "poison", ranks=9, pendingTimeout="3s")
+        await launch(harness.kube, "other", ranks=9, pendingTimeout="5s")
+        harness.its = refusing = RefusingKube(harness.core, error)
+        leading = asyncio.ensure_future(harness.lead(25))
+        await harness.clock.sleep(15)
+        await launch(harness.kube, "small")
         await leading
-        assert (await look(bench.kube, "poison")).status.stop is None
-        other = (await look(bench.kube, "other")).status.stop
+        assert (await look(harness.kube, "poison")).status.stop is None
+        other = (await look(harness.kube, "other")).status.stop
         assert other is not None
-        assert (await look(bench.kube, "small")).status.admission is not None
+        assert (await look(harness.kube, "small")).status.admission is not None
         assert 3 <= refusing.tries <= 80
 
     on_a_cluster(test)

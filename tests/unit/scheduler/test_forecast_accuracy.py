@@ -25,7 +25,7 @@ def seen(pool: str, side: str) -> tuple[float, float]:
     return count or 0.0, total or 0.0
 
 
-def test_the_first_word_counts() -> None:
+def test_the_first_forecast_is_measured() -> None:
     """The first forecast counts, and a later one changes nothing. Late and early starts are told apart; each start
     counts once."""
     figures = ForecastAccuracy("first-word")
@@ -38,7 +38,7 @@ def test_the_first_word_counts() -> None:
     assert (seen("first-word", "late"), seen("first-word", "early")) == ((1.0, 10.0), (1.0, 50.0))
 
 
-def test_only_a_start_is_a_start() -> None:
+def test_only_a_started_allocation_is_measured() -> None:
     """A nomination is no start; the number of forecasts that are remembered has a limit."""
     figures = ForecastAccuracy("limits")
     figures.note([kept("a", 100.0)])

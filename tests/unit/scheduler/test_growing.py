@@ -18,32 +18,32 @@ from slipway.scheduler.ledger import is_applied, is_impossible
 from slipway.scheduler.ledger_store import _decoded, _encoded  # pyright: ignore[reportPrivateUsage]
 from tests.support.planner import an_allocation
 from tests.support.small_cluster import launch, look
-from tests.unit.scheduler.test_cycle import Bench, on_a_cluster
+from tests.unit.scheduler.test_cycle import SchedulerHarness, on_a_cluster
 
 
-async def put(bench: Bench, name: str, **changes: Any) -> Allocation:
-    found = await look(bench.kube, name)
+async def put(harness: SchedulerHarness, name: str, **changes: Any) -> Allocation:
+    found = await look(harness.kube, name)
     status = msgspec.structs.replace(found.status, **changes)
-    return await bench.kube.replace_status(ALLOCATIONS, msgspec.structs.replace(found, status=status))
+    return await harness.kube.replace_status(ALLOCATIONS, msgspec.structs.replace(found, status=status))
 
 
-async def ended(bench: Bench, name: str) -> None:
-    found = await look(bench.kube, name)
-    over = record(found, Event.TERMINATING, now=bench.clock.now())
-    over = record(over, Event.TERMINATED, now=bench.clock.now())
-    await bench.kube.replace_status(ALLOCATIONS, over)
+async def ended(harness: SchedulerHarness, name: str) -> None:
+    found = await look(harness.kube, name)
+    over = record(found, Event.TERMINATING, now=harness.clock.now())
+    over = record(over, Event.TERMINATED, now=harness.clock.now())
+    await harness.kube.replace_status(ALLOCATIONS, over)
 
 
-async def a_gang_below_its_count(bench: Bench) -> Allocation:
+async def a_gang_below_its_count(harness: SchedulerHarness) -> Allocation:
     """A gang that runs with one of three ranks; `holder` uses the rest of the node."""
-    await launch(bench.kube, "holder", ranks=3, priority=50)
-    await launch(bench.kube, "gang", ranks=3, minAvailable=1, priority=10)
-    await bench.tick()
-    found = await look(bench.kube, "gang")
-    await put(bench, "gang", release=Release(attempt=1, pod_uids=["pod-0"]))
+    await launch(harness.kube, "holder", ranks=3, priority=50)
+    await launch(harness.kube, "gang", ranks=3, minAvailable=1, priority=10)
+    await harness.tick()
+    found = await look(harness.kube, "gang")
+    await put(harness, "gang", release=Release(attempt=1, pod_uids=["pod-0"]))
     for event in (Event.PULLING, Event.STARTING, Event.RUNNING):
-        found = record(await look(bench.kube, "gang"), event, now=bench.clock.now())
-        found = await bench.kube.replace_status(ALLOCATIONS, found)
+        found = record(await look(harness.kube, "gang"), event, now=harness.clock.now())
+        found = await harness.kube.replace_status(ALLOCATIONS, found)
     assert len(members(found)) == 1
     return found
 
@@ -51,25 +51,25 @@ async def a_gang_below_its_count(bench: Bench) -> Allocation:
 def test_a_gang_grows_in_the_tick_after_there_is_room() -> None:
     """The ledger has the decision, the object has the places; admission and release are as they were."""
 
-    async def test(bench: Bench) -> None:
-        before = await a_gang_below_its_count(bench)
-        await bench.tick()
-        assert (await look(bench.kube, "gang")).status.growth is None
-        await ended(bench, "holder")
-        await bench.tick()
-        found = await look(bench.kube, "gang")
+    async def test(harness: SchedulerHarness) -> None:
+        before = await a_gang_below_its_count(harness)
+        await harness.tick()
+        assert (await look(harness.kube, "gang")).status.growth is None
+        await ended(harness, "holder")
+        await harness.tick()
+        found = await look(harness.kube, "gang")
         growth = found.status.growth
         assert growth is not None
         assert ([place.rank for place in growth.placements], growth.n, growth.attempt) == ([1, 2], 1, 1)
         assert (found.status.admission, found.status.release) == (before.status.admission, before.status.release)
-        pool = await bench.kube.get(RESOURCE_POOLS, "default")
+        pool = await harness.kube.get(RESOURCE_POOLS, "default")
         assert [(item.kind, item.grows) for item in pool.status.decisions if item.id == growth.decision_id] in (
             [("admit", True)],
             [],
         )
         tick = pool.status.tick
-        await bench.tick()
-        assert (await bench.kube.get(RESOURCE_POOLS, "default")).status.tick == tick
+        await harness.tick()
+        assert (await harness.kube.get(RESOURCE_POOLS, "default")).status.tick == tick
 
     on_a_cluster(test, nodes=1)
 
@@ -77,24 +77,24 @@ def test_a_gang_grows_in_the_tick_after_there_is_room() -> None:
 def test_the_next_leader_finishes_a_growth() -> None:
     """The new ranks have their places as soon as the ledger has the decision."""
 
-    async def test(bench: Bench) -> None:
-        await a_gang_below_its_count(bench)
-        await ended(bench, "holder")
+    async def test(harness: SchedulerHarness) -> None:
+        await a_gang_below_its_count(harness)
+        await ended(harness, "holder")
 
         async def refuse(verb: Verb, plural: str) -> None:
             if (verb, plural) == (Verb.UPDATE, "allocations"):
                 raise UnavailableError("away")
 
-        sound, bench.its.before = bench.its.before, refuse
-        await bench.tick()
-        assert (await look(bench.kube, "gang")).status.growth is None
-        await launch(bench.kube, "thief", ranks=2, priority=5)
-        bench.its.before = sound
-        await bench.tick("two")
-        growth = (await look(bench.kube, "gang")).status.growth
+        sound, harness.its.before = harness.its.before, refuse
+        await harness.tick()
+        assert (await look(harness.kube, "gang")).status.growth is None
+        await launch(harness.kube, "thief", ranks=2, priority=5)
+        harness.its.before = sound
+        await harness.tick("two")
+        growth = (await look(harness.kube, "gang")).status.growth
         assert growth is not None
         assert len(growth.placements) == 2
-        assert (await look(bench.kube, "thief")).status.phase is Phase.PENDING
+        assert (await look(harness.kube, "thief")).status.phase is Phase.PENDING
 
     on_a_cluster(test, nodes=1)
 
@@ -102,19 +102,19 @@ def test_the_next_leader_finishes_a_growth() -> None:
 def test_a_gang_that_shrank_gets_its_ranks_back() -> None:
     """All ranks that made room have to be gone and reported. Then they leave the admission, and the growth has them."""
 
-    async def test(bench: Bench) -> None:
-        await launch(bench.kube, "gang", ranks=3, minAvailable=1)
-        await bench.tick()
-        await put(bench, "gang", release=Release(attempt=1, pod_uids=["pod-0", "pod-1", "pod-2"]))
+    async def test(harness: SchedulerHarness) -> None:
+        await launch(harness.kube, "gang", ranks=3, minAvailable=1)
+        await harness.tick()
+        await put(harness, "gang", release=Release(attempt=1, pod_uids=["pod-0", "pod-1", "pod-2"]))
         for event in (Event.PULLING, Event.STARTING, Event.RUNNING):
-            found = record(await look(bench.kube, "gang"), event, now=bench.clock.now())
-            await bench.kube.replace_status(ALLOCATIONS, found)
-        await put(bench, "gang", shrink=Shrink(ranks=[1, 2], attempt=1, by="default/high", told=0))
-        await bench.tick()
-        assert (await look(bench.kube, "gang")).status.growth is None
-        await put(bench, "gang", shrink=Shrink(ranks=[1, 2], attempt=1, by="default/high", told=2))
-        await bench.tick()
-        found = await look(bench.kube, "gang")
+            found = record(await look(harness.kube, "gang"), event, now=harness.clock.now())
+            await harness.kube.replace_status(ALLOCATIONS, found)
+        await put(harness, "gang", shrink=Shrink(ranks=[1, 2], attempt=1, by="default/high", told=0))
+        await harness.tick()
+        assert (await look(harness.kube, "gang")).status.growth is None
+        await put(harness, "gang", shrink=Shrink(ranks=[1, 2], attempt=1, by="default/high", told=2))
+        await harness.tick()
+        found = await look(harness.kube, "gang")
         assert found.status.shrink is None
         assert found.status.growth is not None
         assert found.status.growth.left == [1, 2]
@@ -126,13 +126,13 @@ def test_a_gang_that_shrank_gets_its_ranks_back() -> None:
 def test_an_attempt_of_an_older_release_does_not_grow() -> None:
     """The first ranks of such an attempt were not told that others may join them."""
 
-    async def test(bench: Bench) -> None:
-        found = await a_gang_below_its_count(bench)
+    async def test(harness: SchedulerHarness) -> None:
+        found = await a_gang_below_its_count(harness)
         assert found.status.admission is not None
-        await put(bench, "gang", admission=msgspec.structs.replace(found.status.admission, elastic=False))
-        await ended(bench, "holder")
-        await bench.tick()
-        assert (await look(bench.kube, "gang")).status.growth is None
+        await put(harness, "gang", admission=msgspec.structs.replace(found.status.admission, elastic=False))
+        await ended(harness, "holder")
+        await harness.tick()
+        assert (await look(harness.kube, "gang")).status.growth is None
 
     on_a_cluster(test, nodes=1)
 
@@ -140,8 +140,8 @@ def test_an_attempt_of_an_older_release_does_not_grow() -> None:
 def test_a_decision_of_a_deposed_leader_comes_too_late() -> None:
     """Another leader has finished the decision, and has added other ranks since."""
 
-    async def test(bench: Bench) -> None:
-        found = await a_gang_below_its_count(bench)
+    async def test(harness: SchedulerHarness) -> None:
+        found = await a_gang_below_its_count(harness)
         grow = Decision(
             id="1-9-0",
             epoch=1,
@@ -152,10 +152,10 @@ def test_a_decision_of_a_deposed_leader_comes_too_late() -> None:
             placements=(-1, 0),
         )
         growth = Growth(n=3, attempt=1, decision_id="2-1-0", epoch=2)
-        await put(bench, "gang", growth=growth)
-        applier = Applier(bench.kube, bench.clock)
+        await put(harness, "gang", growth=growth)
+        applier = Applier(harness.kube, harness.clock)
         assert (await applier.decision(grow, ("n0",))).outcome is EffectOutcome.VOID
-        assert (await look(bench.kube, "gang")).status.growth == growth
+        assert (await look(harness.kube, "gang")).status.growth == growth
         later = msgspec.structs.replace(grow, id="2-2-0", epoch=2)
         assert (await applier.decision(later, ("n0",))).outcome is EffectOutcome.APPLIED
 

@@ -21,7 +21,7 @@ ID = ids.allocation_id(FACT.name, FACT.uid)
 AGO_S = 10_000.0
 
 
-class Desk:
+class IdlenessHarness:
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self.server = MemoryServer(self.clock)
@@ -45,15 +45,15 @@ def test_the_last_use_of_any_kind_counts() -> None:
     """The last use is the later of what passed the proxy and what was reported, and never later than now."""
 
     async def main() -> None:
-        desk = Desk()
-        await desk.seen(since=AGO_S)
-        assert await desk.left_s() < 0
-        await desk.seen(proxy=400.0)
-        assert await desk.left_s() == TIMEOUT_S - 400
-        await desk.seen(reported=100.0)
-        assert await desk.left_s() == TIMEOUT_S - 100
-        await desk.seen(proxy=-5000.0)
-        assert await desk.left_s() == TIMEOUT_S
+        harness = IdlenessHarness()
+        await harness.seen(since=AGO_S)
+        assert await harness.left_s() < 0
+        await harness.seen(proxy=400.0)
+        assert await harness.left_s() == TIMEOUT_S - 400
+        await harness.seen(reported=100.0)
+        assert await harness.left_s() == TIMEOUT_S - 100
+        await harness.seen(proxy=-5000.0)
+        assert await harness.left_s() == TIMEOUT_S
 
     run_virtual(main)
 
@@ -62,13 +62,16 @@ def test_a_mark_that_a_wrong_clock_set_is_no_use() -> None:
     """Idleness counts from the start that the object has; a use that is ahead still counts as now."""
 
     async def main() -> None:
-        desk = Desk()
-        await desk.seen(since=-5000.0)
-        begun = msgspec.structs.replace(FACT, started=desk.now - 400.0)
-        idleness = Idleness(desk.streams.activity, desk.clock)
-        assert [round(at - desk.now, 3) for at in await idleness.idle_at([FACT, begun])] == [TIMEOUT_S, TIMEOUT_S - 400]
-        await desk.seen(proxy=-10.0)
-        assert [round(at - desk.now, 3) for at in await idleness.idle_at([begun])] == [TIMEOUT_S]
+        harness = IdlenessHarness()
+        await harness.seen(since=-5000.0)
+        begun = msgspec.structs.replace(FACT, started=harness.now - 400.0)
+        idleness = Idleness(harness.streams.activity, harness.clock)
+        assert [round(at - harness.now, 3) for at in await idleness.idle_at([FACT, begun])] == [
+            TIMEOUT_S,
+            TIMEOUT_S - 400,
+        ]
+        await harness.seen(proxy=-10.0)
+        assert [round(at - harness.now, 3) for at in await idleness.idle_at([begun])] == [TIMEOUT_S]
 
     run_virtual(main)
 
@@ -77,13 +80,13 @@ def test_what_was_lost_counts_as_use_now() -> None:
     """After FLUSHALL the mark is missing, also when use has been noted since; the mark is set again, once."""
 
     async def main() -> None:
-        desk = Desk()
-        await desk.seen(since=AGO_S)
-        desk.server.flush()
-        await desk.seen(proxy=AGO_S)
-        assert await desk.left_s() == TIMEOUT_S
-        assert abs((await desk.known())[keys.ACTIVITY_SINCE] - desk.now) < 0.01
-        assert await desk.left_s() == TIMEOUT_S
+        harness = IdlenessHarness()
+        await harness.seen(since=AGO_S)
+        harness.server.flush()
+        await harness.seen(proxy=AGO_S)
+        assert await harness.left_s() == TIMEOUT_S
+        assert abs((await harness.known())[keys.ACTIVITY_SINCE] - harness.now) < 0.01
+        assert await harness.left_s() == TIMEOUT_S
 
     run_virtual(main)
 
@@ -92,12 +95,12 @@ def test_what_can_not_be_read_counts_as_use_now() -> None:
     """While Redis can not be read, nothing is idle."""
 
     async def main() -> None:
-        desk = Desk()
-        await desk.seen(since=AGO_S)
-        desk.server.absent = True
-        assert await desk.left_s() == TIMEOUT_S
-        desk.server.absent = False
-        assert await desk.left_s() < 0
+        harness = IdlenessHarness()
+        await harness.seen(since=AGO_S)
+        harness.server.absent = True
+        assert await harness.left_s() == TIMEOUT_S
+        harness.server.absent = False
+        assert await harness.left_s() < 0
 
     run_virtual(main)
 
@@ -106,8 +109,8 @@ def test_nothing_due_asks_nothing() -> None:
     """A tick without idle deadlines costs no call."""
 
     async def main() -> None:
-        desk = Desk()
-        desk.server.absent = True
-        assert await Idleness(desk.streams.activity, desk.clock).idle_at([]) == []
+        harness = IdlenessHarness()
+        harness.server.absent = True
+        assert await Idleness(harness.streams.activity, harness.clock).idle_at([]) == []
 
     run_virtual(main)

@@ -17,7 +17,7 @@ from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.past_usage import READ_S, PastUsage
 from slipway.scheduler.ports import Kube
 from tests.support.small_cluster import a_manifest, look
-from tests.unit.scheduler.test_cycle import Bench, on_a_cluster
+from tests.unit.scheduler.test_cycle import SchedulerHarness, on_a_cluster
 from tests.unit.scheduler.test_queues_live import a_queue
 
 NAMESPACE = "slipway-system"
@@ -49,32 +49,34 @@ class CountingKube:
 class Reader:
     """The reader of one leadership, with tables of its own."""
 
-    def __init__(self, bench: Bench) -> None:
-        self.bench = bench
-        self.cluster = Cluster(bench.clock.now)
-        self.kube = CountingKube(bench.kube)
-        self.usage = PastUsage(cast("Kube", self.kube), self.cluster, "default", namespace=NAMESPACE, clock=bench.clock)
+    def __init__(self, harness: SchedulerHarness) -> None:
+        self.harness = harness
+        self.cluster = Cluster(harness.clock.now)
+        self.kube = CountingKube(harness.kube)
+        self.usage = PastUsage(
+            cast("Kube", self.kube), self.cluster, "default", namespace=NAMESPACE, clock=harness.clock
+        )
 
     async def look(self) -> None:
         """Read the cluster into the tables, then look at past use."""
-        pool = await self.bench.kube.get(RESOURCE_POOLS, "default")
+        pool = await self.harness.kube.get(RESOURCE_POOLS, "default")
         self.cluster.pools.put("default", pool_fact(pool), pool.metadata.version)
-        for each in (await self.bench.kube.list(ALLOCATIONS)).items:
+        for each in (await self.harness.kube.list(ALLOCATIONS)).items:
             self.cluster.allocations.put(each.metadata.name, allocation_fact(each, pool), each.metadata.version)
         await self.usage.refresh()
 
     def of(self, queue: str) -> dict[str, int]:
         """{user: GPU-milliseconds left now}."""
-        return dict(self.cluster.decayed.at(self.bench.clock.now()).get(queue, {}))
+        return dict(self.cluster.decayed.at(self.harness.clock.now()).get(queue, {}))
 
 
-async def counting(bench: Bench, half_life: str = "7d") -> None:
-    await bench.kube.patch(RESOURCE_POOLS, "default", {"spec": {"fairShare": {"halfLife": half_life}}})
+async def counting(harness: SchedulerHarness, half_life: str = "7d") -> None:
+    await harness.kube.patch(RESOURCE_POOLS, "default", {"spec": {"fairShare": {"halfLife": half_life}}})
 
 
-async def a_day(bench: Bench, days_ago: int, booked: Iterable[str] = (), **hours: float) -> None:
+async def a_day(harness: SchedulerHarness, days_ago: int, booked: Iterable[str] = (), **hours: float) -> None:
     """The totals of a day: GPU-hours by user in queue `team`; `booked` are the uids that the totals contain."""
-    day = day_of(round(bench.clock.now() * 1000) - days_ago * DAY_MS)
+    day = day_of(round(harness.clock.now() * 1000) - days_ago * DAY_MS)
     rows = [
         TotalsRow(
             workspace="default",
@@ -86,21 +88,23 @@ async def a_day(bench: Bench, days_ago: int, booked: Iterable[str] = (), **hours
         )
         for user, amount in sorted(hours.items())
     ]
-    tokens = {str(int(bench.clock.now()) // 60): "".join(map(totals.token_of, booked))}
-    await bench.kube.create(CONFIG_MAPS, totals.manifest(day, DayTotals(rows=rows, booked=tokens)), namespace=NAMESPACE)
+    tokens = {str(int(harness.clock.now()) // 60): "".join(map(totals.token_of, booked))}
+    await harness.kube.create(
+        CONFIG_MAPS, totals.manifest(day, DayTotals(rows=rows, booked=tokens)), namespace=NAMESPACE
+    )
 
 
-async def launched(bench: Bench, name: str, gpus: int = 1) -> Allocation:
+async def launched(harness: SchedulerHarness, name: str, gpus: int = 1) -> Allocation:
     """Work of user ana in queue `team` that has been admitted."""
-    await bench.kube.create(ALLOCATIONS, of_user(name, "ana", gpus), namespace="default")
-    await bench.tick()
-    return await look(bench.kube, name)
+    await harness.kube.create(ALLOCATIONS, of_user(name, "ana", gpus), namespace="default")
+    await harness.tick()
+    return await look(harness.kube, name)
 
 
-async def bound(bench: Bench, allocation: Allocation, slots: int) -> None:
+async def bound(harness: SchedulerHarness, allocation: Allocation, slots: int) -> None:
     """Set the slots of the status, as the watcher does when it has seen the pods."""
     status = msgspec.structs.replace(allocation.status, slots=slots)
-    await bench.kube.replace_status(ALLOCATIONS, msgspec.structs.replace(allocation, status=status))
+    await harness.kube.replace_status(ALLOCATIONS, msgspec.structs.replace(allocation, status=status))
 
 
 def of_user(name: str, user: str, gpus: int) -> dict[str, Any]:
@@ -114,15 +118,15 @@ def of_user(name: str, user: str, gpus: int) -> dict[str, Any]:
 def test_a_pool_without_fair_share_reads_nothing() -> None:
     """However often it looks, the reader makes no call; known use is forgotten when the pool removes `fairShare`."""
 
-    async def test(bench: Bench) -> None:
-        await a_day(bench, 1, ana=5)
-        reader = Reader(bench)
+    async def test(harness: SchedulerHarness) -> None:
+        await a_day(harness, 1, ana=5)
+        reader = Reader(harness)
         await reader.look()
         assert reader.kube.taken() == []
-        await counting(bench)
+        await counting(harness)
         await reader.look()
         assert reader.of("team")["ana"] > 0
-        await bench.kube.patch(RESOURCE_POOLS, "default", {"spec": {"fairShare": None}})
+        await harness.kube.patch(RESOURCE_POOLS, "default", {"spec": {"fairShare": None}})
         reader.kube.taken()
         await reader.look()
         assert (reader.kube.taken(), reader.of("team")) == ([], {})
@@ -133,13 +137,13 @@ def test_a_pool_without_fair_share_reads_nothing() -> None:
 def test_days_count_by_their_age() -> None:
     """The use of a day is spread over that day; a day that is ten half-lives old is left out."""
 
-    async def test(bench: Bench) -> None:
-        await counting(bench, "1d")
-        await a_day(bench, 1, ana=8)
-        await a_day(bench, 30, ana=8)
-        reader = Reader(bench)
+    async def test(harness: SchedulerHarness) -> None:
+        await counting(harness, "1d")
+        await a_day(harness, 1, ana=8)
+        await a_day(harness, 30, ana=8)
+        reader = Reader(harness)
         await reader.look()
-        now_ms = round(bench.clock.now() * 1000)
+        now_ms = round(harness.clock.now() * 1000)
         end_ms = now_ms // DAY_MS * DAY_MS
         assert reader.of("team") == {"ana": spread(8 * HOUR_MS, end_ms - DAY_MS, end_ms, now_ms, DAY_MS)}
         assert reader.kube.taken().count("allocations") == 1
@@ -150,20 +154,20 @@ def test_days_count_by_their_age() -> None:
 def test_at_rest_one_list_and_one_day_in_ten_minutes() -> None:
     """Days that cannot grow any more are not read again; between two reads there are no calls."""
 
-    async def test(bench: Bench) -> None:
-        await counting(bench)
+    async def test(harness: SchedulerHarness) -> None:
+        await counting(harness)
         for days_ago in range(3):
-            await a_day(bench, days_ago, ana=1)
-        reader = Reader(bench)
+            await a_day(harness, days_ago, ana=1)
+        reader = Reader(harness)
         await reader.look()
         assert len(reader.kube.taken()) > 70
         for _ in range(3):
-            await bench.clock.sleep(5.0)
+            await harness.clock.sleep(5.0)
             await reader.look()
         assert reader.kube.taken() == []
-        await bench.clock.sleep(READ_S)
+        await harness.clock.sleep(READ_S)
         await reader.look()
-        today = totals.name_of(day_of(round(bench.clock.now() * 1000)))
+        today = totals.name_of(day_of(round(harness.clock.now() * 1000)))
         assert reader.kube.taken() == ["allocations", today]
 
     on_a_cluster(test)
@@ -172,22 +176,22 @@ def test_at_rest_one_list_and_one_day_in_ten_minutes() -> None:
 def test_what_runs_is_used_up_to_now_and_counts_once_when_it_has_ended() -> None:
     """The use comes from the object while the totals do not know it, and from the totals once they do."""
 
-    async def test(bench: Bench) -> None:
-        await counting(bench)
-        await a_queue(bench, "team")
-        running = await launched(bench, "train", gpus=2)
-        await bound(bench, running, slots=2)
-        reader = Reader(bench)
+    async def test(harness: SchedulerHarness) -> None:
+        await counting(harness)
+        await a_queue(harness, "team")
+        running = await launched(harness, "train", gpus=2)
+        await bound(harness, running, slots=2)
+        reader = Reader(harness)
         await reader.look()
         assert reader.of("team").get("ana", 0) == 0
-        await bench.clock.sleep(1800.0)
+        await harness.clock.sleep(1800.0)
         held = reader.of("team")["ana"]
         assert abs(held - HOUR_MS) < HOUR_MS // 100
-        fresh = Reader(bench)
+        fresh = Reader(harness)
         await fresh.look()
         assert abs(fresh.of("team")["ana"] - held) < HOUR_MS // 1000
-        await a_day(bench, 0, booked=[running.metadata.uid], ana=1)
-        later = Reader(bench)
+        await a_day(harness, 0, booked=[running.metadata.uid], ana=1)
+        later = Reader(harness)
         await later.look()
         # Spread over the day it has decayed some more; counted twice it would be more than the hour.
         assert HOUR_MS * 9 // 10 < later.of("team")["ana"] <= HOUR_MS
@@ -198,17 +202,17 @@ def test_what_runs_is_used_up_to_now_and_counts_once_when_it_has_ended() -> None
 def test_a_new_leader_knows_what_the_old_one_knew() -> None:
     """Readers that read at the same moment have the very same values, however long each of them has existed."""
 
-    async def test(bench: Bench) -> None:
-        await counting(bench)
-        await a_queue(bench, "team")
-        await a_day(bench, 2, ana=7, ben=3)
-        old = Reader(bench)
+    async def test(harness: SchedulerHarness) -> None:
+        await counting(harness)
+        await a_queue(harness, "team")
+        await a_day(harness, 2, ana=7, ben=3)
+        old = Reader(harness)
         await old.look()
-        await launched(bench, "train")
+        await launched(harness, "train")
         for _ in range(3):
-            await bench.clock.sleep(READ_S + 1)
+            await harness.clock.sleep(READ_S + 1)
             await old.look()
-        new = Reader(bench)
+        new = Reader(harness)
         await new.look()
         assert new.cluster.decayed == old.cluster.decayed
         assert msgspec.json.decode(msgspec.json.encode(new.cluster.decayed), type=type(new.cluster.decayed)) == (
@@ -221,21 +225,21 @@ def test_a_new_leader_knows_what_the_old_one_knew() -> None:
 def test_what_cannot_be_read_stops_nothing() -> None:
     """The known values stay, and the reader tries again in half a minute, not at each look."""
 
-    async def test(bench: Bench) -> None:
-        await counting(bench)
-        day = day_of(round(bench.clock.now() * 1000))
+    async def test(harness: SchedulerHarness) -> None:
+        await counting(harness)
+        day = day_of(round(harness.clock.now() * 1000))
         broken = totals.manifest(day, DayTotals()) | {"data": {"totals": "{"}}
-        await bench.kube.create(CONFIG_MAPS, broken, namespace=NAMESPACE)
-        reader = Reader(bench)
+        await harness.kube.create(CONFIG_MAPS, broken, namespace=NAMESPACE)
+        reader = Reader(harness)
         await reader.look()
         assert reader.of("team") == {}
         reader.kube.taken()
-        await bench.clock.sleep(5.0)
+        await harness.clock.sleep(5.0)
         await reader.look()
         assert reader.kube.taken() == []
-        await bench.kube.delete(CONFIG_MAPS, totals.name_of(day), namespace=NAMESPACE)
-        await a_day(bench, 1, ana=5)
-        await bench.clock.sleep(30.0)
+        await harness.kube.delete(CONFIG_MAPS, totals.name_of(day), namespace=NAMESPACE)
+        await a_day(harness, 1, ana=5)
+        await harness.clock.sleep(30.0)
         await reader.look()
         assert reader.of("team")["ana"] > 0
 
@@ -245,14 +249,14 @@ def test_what_cannot_be_read_stops_nothing() -> None:
 def test_the_user_who_has_used_less_is_admitted_first() -> None:
     """The whole way: totals, the leader's read at its start, the order, the admission."""
 
-    async def test(bench: Bench) -> None:
-        await counting(bench)
-        await a_queue(bench, "team", userOrder="LeastUsed")
-        await a_day(bench, 1, ana=120, ben=3)
+    async def test(harness: SchedulerHarness) -> None:
+        await counting(harness)
+        await a_queue(harness, "team", userOrder="LeastUsed")
+        await a_day(harness, 1, ana=120, ben=3)
         for name, user in (("of-ana", "ana"), ("of-ben", "ben")):
-            await bench.kube.create(ALLOCATIONS, of_user(name, user, 4), namespace="default")
-        await bench.tick()
-        phases = {name: (await look(bench.kube, name)).status.phase.value for name in ("of-ana", "of-ben")}
+            await harness.kube.create(ALLOCATIONS, of_user(name, user, 4), namespace="default")
+        await harness.tick()
+        phases = {name: (await look(harness.kube, name)).status.phase.value for name in ("of-ana", "of-ben")}
         assert phases == {"of-ana": "Pending", "of-ben": "Assigned"}
 
     on_a_cluster(test, nodes=1, gpus=4)

@@ -22,7 +22,7 @@ from tests.support.virtual_time import VirtualClock, run_virtual
 LOOK_S = 2.0
 
 
-class Desk:
+class PoolDiscoveryHarness:
     """A scheduler that looks for pools as its process does, beside a publisher of the feed."""
 
     def __init__(self, tasks: asyncio.TaskGroup) -> None:
@@ -65,16 +65,16 @@ class Desk:
         self.publisher.offer(Delta(kind="resourcepools", op=op, key=name, rv=version, data=data))
 
 
-def at_a_desk(story: Callable[[Desk], Awaitable[Any]], *, has_feed: bool = True) -> None:
+def run_with_harness(story: Callable[[PoolDiscoveryHarness], Awaitable[Any]], *, has_feed: bool = True) -> None:
     async def main() -> None:
         async with asyncio.TaskGroup() as tasks:
-            desk = Desk(tasks)
-            await furnish(desk.kube)
-            publishing = tasks.create_task(desk.publisher.run()) if has_feed else None
-            await desk.look(20.0)
-            desk.lists = 0
-            await story(desk)
-            desk.scheduler.stop()
+            harness = PoolDiscoveryHarness(tasks)
+            await furnish(harness.kube)
+            publishing = tasks.create_task(harness.publisher.run()) if has_feed else None
+            await harness.look(20.0)
+            harness.lists = 0
+            await story(harness)
+            harness.scheduler.stop()
             if publishing is not None:
                 publishing.cancel()
 
@@ -84,37 +84,37 @@ def at_a_desk(story: Callable[[Desk], Awaitable[Any]], *, has_feed: bool = True)
 def test_at_rest_pools_are_listed_seldom() -> None:
     """While the feed tells of pools, a LIST now and then is enough."""
 
-    async def story(desk: Desk) -> None:
-        await desk.look(4 * LIST_S)
-        assert 3 <= desk.lists <= 5
+    async def story(harness: PoolDiscoveryHarness) -> None:
+        await harness.look(4 * LIST_S)
+        assert 3 <= harness.lists <= 5
 
-    at_a_desk(story)
+    run_with_harness(story)
 
 
 def test_a_pool_that_the_feed_tells_of_is_found_at_once() -> None:
     """A leadership of a pool that is deleted ends."""
 
-    async def story(desk: Desk) -> None:
-        pool = await desk.kube.create(RESOURCE_POOLS, {"metadata": {"name": "second"}, "spec": {}})
-        await desk.tell("second", FeedOp.PUT, pool.metadata.resource_version)
-        await desk.look(2 * LOOK_S)
-        assert set(desk.pools) == {"default", "second"}
-        await desk.kube.delete(RESOURCE_POOLS, "second")
-        gone = await desk.kube.list(RESOURCE_POOLS)
-        await desk.tell("second", FeedOp.DELETE, gone.resource_version)
-        await desk.look(2 * LOOK_S)
-        assert desk.pools["second"].is_set()
-        assert not desk.pools["default"].is_set()
+    async def story(harness: PoolDiscoveryHarness) -> None:
+        pool = await harness.kube.create(RESOURCE_POOLS, {"metadata": {"name": "second"}, "spec": {}})
+        await harness.tell("second", FeedOp.PUT, pool.metadata.resource_version)
+        await harness.look(2 * LOOK_S)
+        assert set(harness.pools) == {"default", "second"}
+        await harness.kube.delete(RESOURCE_POOLS, "second")
+        gone = await harness.kube.list(RESOURCE_POOLS)
+        await harness.tell("second", FeedOp.DELETE, gone.resource_version)
+        await harness.look(2 * LOOK_S)
+        assert harness.pools["second"].is_set()
+        assert not harness.pools["default"].is_set()
 
-    at_a_desk(story)
+    run_with_harness(story)
 
 
 def test_without_a_feed_pools_are_looked_for_each_time() -> None:
     """Without Redis (R0) a new pool is found at the next look."""
 
-    async def story(desk: Desk) -> None:
-        await desk.kube.create(RESOURCE_POOLS, {"metadata": {"name": "second"}, "spec": {}})
-        await desk.look(2 * LOOK_S)
-        assert set(desk.pools) == {"default", "second"}
+    async def story(harness: PoolDiscoveryHarness) -> None:
+        await harness.kube.create(RESOURCE_POOLS, {"metadata": {"name": "second"}, "spec": {}})
+        await harness.look(2 * LOOK_S)
+        assert set(harness.pools) == {"default", "second"}
 
-    at_a_desk(story, has_feed=False)
+    run_with_harness(story, has_feed=False)

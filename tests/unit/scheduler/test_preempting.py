@@ -11,7 +11,7 @@ from slipway.model.ledger import LEDGER_BYTES_MAX, Decision, DecisionKind, Ledge
 from slipway.model.lifecycle import Event, Phase
 from slipway.scheduler import ledger
 from tests.support.small_cluster import launch, look
-from tests.unit.scheduler.test_cycle import Bench, on_a_cluster
+from tests.unit.scheduler.test_cycle import SchedulerHarness, on_a_cluster
 
 
 def evicts(pool: ResourcePool) -> list[tuple[str, str, str]]:
@@ -19,38 +19,38 @@ def evicts(pool: ResourcePool) -> list[tuple[str, str, str]]:
     return [(item.kind, item.allocation, item.by) for item in pool.status.decisions]
 
 
-async def ledger_of(bench: Bench) -> ResourcePool:
-    return await bench.kube.get(RESOURCE_POOLS, "default")
+async def ledger_of(harness: SchedulerHarness) -> ResourcePool:
+    return await harness.kube.get(RESOURCE_POOLS, "default")
 
 
-async def a_victim(bench: Bench, **spec: Any) -> Allocation:
+async def a_victim(harness: SchedulerHarness, **spec: Any) -> Allocation:
     """A preemptible allocation that uses the whole cluster."""
-    await bench.kube.patch(QUEUES, "default", {"spec": {"preemption": {"withinQueue": "LowerPriority"}}})
-    await launch(bench.kube, "low", ranks=4, priority=10, preemptible=True, **spec)
-    await bench.tick()
-    return await look(bench.kube, "low")
+    await harness.kube.patch(QUEUES, "default", {"spec": {"preemption": {"withinQueue": "LowerPriority"}}})
+    await launch(harness.kube, "low", ranks=4, priority=10, preemptible=True, **spec)
+    await harness.tick()
+    return await look(harness.kube, "low")
 
 
-async def gone(bench: Bench, name: str = "low") -> None:
+async def gone(harness: SchedulerHarness, name: str = "low") -> None:
     """Record, as the watcher does, that the pods have gone and the next attempt waits."""
-    found = await look(bench.kube, name)
-    again = record(found, Event.RESTARTED, now=bench.clock.now())
-    await bench.kube.replace_status(ALLOCATIONS, again)
+    found = await look(harness.kube, name)
+    again = record(found, Event.RESTARTED, now=harness.clock.now())
+    await harness.kube.replace_status(ALLOCATIONS, again)
 
 
 def test_an_eviction_and_its_nomination_are_one_write() -> None:
     """The stop names the preemptor; the preemptor waits, and its gate is MakingRoom."""
 
-    async def test(bench: Bench) -> None:
-        await a_victim(bench)
-        await launch(bench.kube, "high", ranks=4, priority=90)
-        before = (await ledger_of(bench)).status.tick
-        await bench.tick()
-        pool = await ledger_of(bench)
+    async def test(harness: SchedulerHarness) -> None:
+        await a_victim(harness)
+        await launch(harness.kube, "high", ranks=4, priority=90)
+        before = (await ledger_of(harness)).status.tick
+        await harness.tick()
+        pool = await ledger_of(harness)
         assert pool.status.tick == before + 1
         assert ("evict", "default/low", "default/high") in evicts(pool)
         assert ("nominate", "default/high", "") in evicts(pool)
-        low, high = await look(bench.kube, "low"), await look(bench.kube, "high")
+        low, high = await look(harness.kube, "low"), await look(harness.kube, "high")
         assert low.status.stop is not None
         assert (low.status.stop.reason, low.status.stop.by, low.status.stop.requeue) == (
             "Preempted",
@@ -68,46 +68,46 @@ def test_a_held_place_is_no_reason_to_write_and_outlives_leaders() -> None:
     """While the victim is there, later ticks and later leaders decide nothing more; then the preemptor takes the
     place."""
 
-    async def test(bench: Bench) -> None:
-        await a_victim(bench)
-        await launch(bench.kube, "high", ranks=4, priority=90)
-        await bench.tick()
-        tick = (await ledger_of(bench)).status.tick
-        await launch(bench.kube, "thief", ranks=1, priority=50)
+    async def test(harness: SchedulerHarness) -> None:
+        await a_victim(harness)
+        await launch(harness.kube, "high", ranks=4, priority=90)
+        await harness.tick()
+        tick = (await ledger_of(harness)).status.tick
+        await launch(harness.kube, "thief", ranks=1, priority=50)
         for leader in ("two", "three"):
-            await bench.tick(leader)
-        pool = await ledger_of(bench)
+            await harness.tick(leader)
+        pool = await ledger_of(harness)
         assert pool.status.tick == tick
         assert ("nominate", "default/high", "") in evicts(pool)
-        await gone(bench)
-        await bench.tick("four")
-        high = await look(bench.kube, "high")
+        await gone(harness)
+        await harness.tick("four")
+        high = await look(harness.kube, "high")
         assert high.status.phase is Phase.ASSIGNED
-        assert (await look(bench.kube, "thief")).status.phase is Phase.PENDING
-        assert not [item for item in evicts(await ledger_of(bench)) if item[0] == "nominate"]
+        assert (await look(harness.kube, "thief")).status.phase is Phase.PENDING
+        assert not [item for item in evicts(await ledger_of(harness)) if item[0] == "nominate"]
 
     on_a_cluster(test, nodes=1, cpus=4)
 
 
-def test_an_eviction_for_nobody_is_called_off() -> None:
+def test_an_eviction_without_a_beneficiary_is_cancelled() -> None:
     """The leader dies before it stops the victim, and the preemptor is cancelled: the next leader does not stop the
     victim."""
 
-    async def test(bench: Bench) -> None:
-        await a_victim(bench)
-        await launch(bench.kube, "high", ranks=4, priority=90)
+    async def test(harness: SchedulerHarness) -> None:
+        await a_victim(harness)
+        await launch(harness.kube, "high", ranks=4, priority=90)
 
         async def refuse(verb: Verb, plural: str) -> None:
             if verb is Verb.UPDATE and plural == ALLOCATIONS.plural:
                 raise UnavailableError("away")
 
-        sound, bench.its.before = bench.its.before, refuse
-        await bench.tick()
-        assert ("evict", "default/low", "default/high") in evicts(await ledger_of(bench))
-        await bench.kube.patch(ALLOCATIONS, "high", {"spec": {"desired": "Stopped"}}, namespace="default")
-        bench.its.before = sound
-        await bench.tick("two")
-        assert (await look(bench.kube, "low")).status.stop is None
+        sound, harness.its.before = harness.its.before, refuse
+        await harness.tick()
+        assert ("evict", "default/low", "default/high") in evicts(await ledger_of(harness))
+        await harness.kube.patch(ALLOCATIONS, "high", {"spec": {"desired": "Stopped"}}, namespace="default")
+        harness.its.before = sound
+        await harness.tick("two")
+        assert (await look(harness.kube, "low")).status.stop is None
 
     on_a_cluster(test, nodes=1, cpus=4)
 
@@ -115,12 +115,12 @@ def test_an_eviction_for_nobody_is_called_off() -> None:
 def test_surplus_ranks_are_told_and_stay_told() -> None:
     """Only ranks beyond the minimum are told to leave; a second preemption adds to them."""
 
-    async def test(bench: Bench) -> None:
-        await a_victim(bench, minAvailable=1)
+    async def test(harness: SchedulerHarness) -> None:
+        await a_victim(harness, minAvailable=1)
         for count, name in ((1, "one"), (2, "two")):
-            await launch(bench.kube, name, ranks=1, priority=90)
-            await bench.tick()
-            low = await look(bench.kube, "low")
+            await launch(harness.kube, name, ranks=1, priority=90)
+            await harness.tick()
+            low = await look(harness.kube, "low")
             assert low.status.stop is None
             assert low.status.shrink is not None
             assert len(low.status.shrink.ranks) == count
@@ -134,17 +134,17 @@ def test_the_next_leader_goes_on_with_what_is_used_of_an_eviction_limit() -> Non
     """The use of the limit is written with the evictions: one an hour is one an hour, however many leaders there
     are."""
 
-    async def test(bench: Bench) -> None:
-        await a_victim(bench, minAvailable=1)
-        await bench.kube.patch(QUEUES, "default", {"spec": {"evictionLimit": {"count": 1, "per": "1h"}}})
-        await launch(bench.kube, "one", ranks=1, priority=90)
-        await bench.tick()
-        assert [item.queue for item in (await ledger_of(bench)).status.evicted] == ["default"]
-        await launch(bench.kube, "two", ranks=1, priority=90)
+    async def test(harness: SchedulerHarness) -> None:
+        await a_victim(harness, minAvailable=1)
+        await harness.kube.patch(QUEUES, "default", {"spec": {"evictionLimit": {"count": 1, "per": "1h"}}})
+        await launch(harness.kube, "one", ranks=1, priority=90)
+        await harness.tick()
+        assert [item.queue for item in (await ledger_of(harness)).status.evicted] == ["default"]
+        await launch(harness.kube, "two", ranks=1, priority=90)
         for leader in ("two", "three"):
-            await bench.tick(leader)
-        assert [item.by for item in (await look(bench.kube, "low")).status.preemptions] == ["default/one"]
-        waits = next(item for item in (await look(bench.kube, "two")).status.conditions if item.type == "Admitted")
+            await harness.tick(leader)
+        assert [item.by for item in (await look(harness.kube, "low")).status.preemptions] == ["default/one"]
+        waits = next(item for item in (await look(harness.kube, "two")).status.conditions if item.type == "Admitted")
         assert "the eviction limit of queue default is used up (1 at once, 1 per 1h)" in waits.message
 
     on_a_cluster(test, nodes=1, cpus=4)

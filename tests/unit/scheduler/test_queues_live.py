@@ -11,11 +11,11 @@ from slipway.crd.usage import DAY_MS, day_of
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, JOBS, NODES, QUEUES, RESOURCE_POOLS
 from slipway.model.lifecycle import Phase
 from tests.support.small_cluster import a_manifest, add_node, launch, look
-from tests.unit.scheduler.test_cycle import Bench, on_a_cluster
+from tests.unit.scheduler.test_cycle import SchedulerHarness, on_a_cluster
 
 
-async def a_queue(bench: Bench, name: str, **spec: Any) -> None:
-    await bench.kube.create(QUEUES, {"metadata": {"name": name}, "spec": {"pool": "default", **spec}})
+async def a_queue(harness: SchedulerHarness, name: str, **spec: Any) -> None:
+    await harness.kube.create(QUEUES, {"metadata": {"name": name}, "spec": {"pool": "default", **spec}})
 
 
 @pytest.mark.parametrize(
@@ -25,12 +25,12 @@ def test_the_run_limit_of_a_queue_is_written_with_the_admission(asked: dict[str,
     """The limit is the shortest of the queue and those above it, whatever the work asks for, which may change while it
     runs."""
 
-    async def test(bench: Bench) -> None:
-        await a_queue(bench, "lab", maxRuntime="1h")
-        await a_queue(bench, "team", parent="lab", maxRuntime="5h")
-        await launch(bench.kube, queue="team", **asked)
-        await bench.tick()
-        admission = (await look(bench.kube)).status.admission
+    async def test(harness: SchedulerHarness) -> None:
+        await a_queue(harness, "lab", maxRuntime="1h")
+        await a_queue(harness, "team", parent="lab", maxRuntime="5h")
+        await launch(harness.kube, queue="team", **asked)
+        await harness.tick()
+        admission = (await look(harness.kube)).status.admission
         assert admission is not None
         assert admission.max_runtime == limit
 
@@ -40,30 +40,30 @@ def test_the_run_limit_of_a_queue_is_written_with_the_admission(asked: dict[str,
 def test_queues_in_a_circle_are_set_aside_and_the_others_go_on() -> None:
     """Work in them waits with a message that names the circle; work in a queue with an invalid quota does too."""
 
-    async def test(bench: Bench) -> None:
-        await a_queue(bench, "a", parent="b", maxRuntime="1h", budgets=[{"gpuHours": 1, "window": "24h"}])
-        await a_queue(bench, "b", parent="a")
-        await a_queue(bench, "bad", nominal={"cpu": "-1"})
-        await launch(bench.kube, "in-a", queue="a")
-        await launch(bench.kube, "in-bad", queue="bad")
-        await launch(bench.kube, "sound")
-        await bench.tick()
-        assert (await look(bench.kube, "sound")).status.phase is Phase.ASSIGNED
+    async def test(harness: SchedulerHarness) -> None:
+        await a_queue(harness, "a", parent="b", maxRuntime="1h", budgets=[{"gpuHours": 1, "window": "24h"}])
+        await a_queue(harness, "b", parent="a")
+        await a_queue(harness, "bad", nominal={"cpu": "-1"})
+        await launch(harness.kube, "in-a", queue="a")
+        await launch(harness.kube, "in-bad", queue="bad")
+        await launch(harness.kube, "sound")
+        await harness.tick()
+        assert (await look(harness.kube, "sound")).status.phase is Phase.ASSIGNED
         for name, words in (
             ("in-a", "nothing starts in queue a: its parents form a cycle: a -> b -> a"),
             ("in-bad", "nothing starts in queue bad: spec.nominal.cpu: '-1' is negative; a quantity is zero or more"),
         ):
-            waiting = condition_of((await look(bench.kube, name)).status.conditions, "Admitted")
+            waiting = condition_of((await look(harness.kube, name)).status.conditions, "Admitted")
             assert waiting is not None
             assert (waiting.reason, waiting.message) == ("UnknownQueue", words)
 
     on_a_cluster(test)
 
 
-async def launch_with_gpu(bench: Bench) -> None:
+async def launch_with_gpu(harness: SchedulerHarness) -> None:
     manifest = a_manifest("train", queue="team")
     manifest["spec"]["ranks"][0]["resources"] = {"nvidia.com/gpu": 1}
-    await bench.kube.create(ALLOCATIONS, manifest, namespace="default")
+    await harness.kube.create(ALLOCATIONS, manifest, namespace="default")
 
 
 def totals_of(now: float, days_ago: int, queue: str, hours: float) -> dict[str, Any]:
@@ -86,18 +86,18 @@ def test_a_budget_counts_what_ended_work_has_used(budget: dict[str, Any], *, is_
     """The use comes from the daily totals of the window (whole days), of the queue and all below it; a new leader reads
     it."""
 
-    async def test(bench: Bench) -> None:
-        await a_queue(bench, "lab", budgets=[budget])
-        await a_queue(bench, "team", parent="lab")
+    async def test(harness: SchedulerHarness) -> None:
+        await a_queue(harness, "lab", budgets=[budget])
+        await a_queue(harness, "team", parent="lab")
         for days_ago, hours in ((0, 3.0), (1, 50.0)):
-            await bench.kube.create(
-                CONFIG_MAPS, totals_of(bench.clock.now(), days_ago, "team", hours), namespace="slipway-system"
+            await harness.kube.create(
+                CONFIG_MAPS, totals_of(harness.clock.now(), days_ago, "team", hours), namespace="slipway-system"
             )
-        await launch_with_gpu(bench)
-        await launch(bench.kube, "without", queue="team")
-        await bench.tick()
-        assert (await look(bench.kube, "without")).status.phase is Phase.ASSIGNED
-        waiting = condition_of((await look(bench.kube, "train")).status.conditions, "Admitted")
+        await launch_with_gpu(harness)
+        await launch(harness.kube, "without", queue="team")
+        await harness.tick()
+        assert (await look(harness.kube, "without")).status.phase is Phase.ASSIGNED
+        waiting = condition_of((await look(harness.kube, "train")).status.conditions, "Admitted")
         assert waiting is not None
         assert waiting.status == ("False" if is_closed else "True")
         if is_closed:
@@ -109,29 +109,29 @@ def test_a_budget_counts_what_ended_work_has_used(budget: dict[str, Any], *, is_
     on_a_cluster(test, gpus=4)
 
 
-def test_budgets_that_can_not_be_read_stop_nobody() -> None:
+def test_budgets_that_cannot_be_read_block_no_plan() -> None:
     """Without sound totals no use is known: the error is logged, and the read is tried again."""
 
-    async def test(bench: Bench) -> None:
-        await a_queue(bench, "team", budgets=[{"gpuHours": 1, "window": "24h"}])
-        broken = totals_of(bench.clock.now(), 0, "team", 5.0) | {"data": {"totals": "{"}}
-        await bench.kube.create(CONFIG_MAPS, broken, namespace="slipway-system")
-        await launch_with_gpu(bench)
-        await bench.tick()
-        assert (await look(bench.kube, "train")).status.phase is Phase.ASSIGNED
+    async def test(harness: SchedulerHarness) -> None:
+        await a_queue(harness, "team", budgets=[{"gpuHours": 1, "window": "24h"}])
+        broken = totals_of(harness.clock.now(), 0, "team", 5.0) | {"data": {"totals": "{"}}
+        await harness.kube.create(CONFIG_MAPS, broken, namespace="slipway-system")
+        await launch_with_gpu(harness)
+        await harness.tick()
+        assert (await look(harness.kube, "train")).status.phase is Phase.ASSIGNED
 
     on_a_cluster(test, gpus=4)
 
 
-def test_a_node_that_nobody_understands_stops_nobody() -> None:
+def test_a_node_that_cannot_be_decoded_blocks_no_plan() -> None:
     """An amount of a node that is negative, or more than fits in 64 bits, counts as missing."""
 
-    async def test(bench: Bench) -> None:
+    async def test(harness: SchedulerHarness) -> None:
         strange = {"cpu": "64", "memory": "99Ei", "pods": "110", "nvidia.com/gpu": "-1"}
-        await bench.kube.create(NODES, {"metadata": {"name": "odd"}, "status": {"allocatable": strange}})
-        await launch(bench.kube, "sound")
-        await bench.tick()
-        assert (await look(bench.kube, "sound")).status.phase is Phase.ASSIGNED
+        await harness.kube.create(NODES, {"metadata": {"name": "odd"}, "status": {"allocatable": strange}})
+        await launch(harness.kube, "sound")
+        await harness.tick()
+        assert (await look(harness.kube, "sound")).status.phase is Phase.ASSIGNED
 
     on_a_cluster(test)
 
@@ -139,49 +139,49 @@ def test_a_node_that_nobody_understands_stops_nobody() -> None:
 def test_what_was_applied_with_names_that_do_not_exist_says_so_in_the_first_tick() -> None:
     """The condition names the queue or the job that is missing; the work starts once it exists."""
 
-    async def test(bench: Bench) -> None:
-        await launch(bench.kube, "no-queue", queue="gone")
-        await launch(bench.kube, "no-job", job="sweep")
-        await bench.tick()
+    async def test(harness: SchedulerHarness) -> None:
+        await launch(harness.kube, "no-queue", queue="gone")
+        await launch(harness.kube, "no-job", job="sweep")
+        await harness.tick()
         for name, reason, words in (
             ("no-queue", "UnknownQueue", "pool default has no queue gone"),
             ("no-job", "UnknownJob", "workspace default has no job sweep"),
         ):
-            waiting = condition_of((await look(bench.kube, name)).status.conditions, "Admitted")
+            waiting = condition_of((await look(harness.kube, name)).status.conditions, "Admitted")
             assert waiting is not None
             assert (waiting.reason, waiting.message) == (reason, words)
-        await bench.kube.create(JOBS, {"metadata": {"name": "sweep", "namespace": "default"}, "spec": {}})
-        await bench.tick()
-        assert (await look(bench.kube, "no-job")).status.phase is Phase.ASSIGNED
+        await harness.kube.create(JOBS, {"metadata": {"name": "sweep", "namespace": "default"}, "spec": {}})
+        await harness.tick()
+        assert (await look(harness.kube, "no-job")).status.phase is Phase.ASSIGNED
 
     on_a_cluster(test)
 
 
-async def launch_typed(bench: Bench, name: str, *flavors: str) -> None:
+async def launch_typed(harness: SchedulerHarness, name: str, *flavors: str) -> None:
     """Work with one GPU of a type that it accepts."""
     manifest = a_manifest(name, queue="team", flavors=list(flavors))
     manifest["spec"]["ranks"][0]["resources"] = {"cpu": 1, "nvidia.com/gpu": 1}
-    await bench.kube.create(ALLOCATIONS, manifest, namespace="default")
+    await harness.kube.create(ALLOCATIONS, manifest, namespace="default")
 
 
 def test_flavors_of_a_pool_are_counted_from_what_the_objects_say() -> None:
     """Pool, queue and work name flavors. Admitted work counts in the flavor of its node; work with an unknown flavor
     waits."""
 
-    async def test(bench: Bench) -> None:
+    async def test(harness: SchedulerHarness) -> None:
         flavors = [{"name": kind, "nodeLabels": {"gpu": kind}} for kind in ("h100", "a100")]
-        await bench.kube.patch(RESOURCE_POOLS, "default", {"spec": {"flavors": flavors}})
+        await harness.kube.patch(RESOURCE_POOLS, "default", {"spec": {"flavors": flavors}})
         for kind in ("h100", "a100"):
-            await add_node(bench.kube, kind, gpus=2, labels={"gpu": kind})
-        await a_queue(bench, "team", flavors=[{"name": "h100", "limit": {"nvidia.com/gpu": 1}}])
-        await launch_typed(bench, "first", "h100", "a100")
-        await bench.tick()
-        await launch_typed(bench, "second", "h100", "a100")
-        await launch_typed(bench, "third", "h100")
-        await launch_typed(bench, "fourth", "h200")
-        await bench.tick()
+            await add_node(harness.kube, kind, gpus=2, labels={"gpu": kind})
+        await a_queue(harness, "team", flavors=[{"name": "h100", "limit": {"nvidia.com/gpu": 1}}])
+        await launch_typed(harness, "first", "h100", "a100")
+        await harness.tick()
+        await launch_typed(harness, "second", "h100", "a100")
+        await launch_typed(harness, "third", "h100")
+        await launch_typed(harness, "fourth", "h200")
+        await harness.tick()
         for name, node in (("first", "h100"), ("second", "a100")):
-            admission = (await look(bench.kube, name)).status.admission
+            admission = (await look(harness.kube, name)).status.admission
             assert admission is not None
             assert [placement.node for placement in admission.placements] == [node]
             assert admission.flavor == node
@@ -189,7 +189,7 @@ def test_flavors_of_a_pool_are_counted_from_what_the_objects_say() -> None:
             ("third", "WaitingForQuota", "flavor h100: needs 1 nvidia.com/gpu of flavor h100 more quota"),
             ("fourth", "UnknownFlavor", "pool default has no flavor h200; it has h100, a100"),
         ):
-            waiting = condition_of((await look(bench.kube, name)).status.conditions, "Admitted")
+            waiting = condition_of((await look(harness.kube, name)).status.conditions, "Admitted")
             assert waiting is not None
             assert waiting.reason == reason
             assert waiting.message.startswith(words)

@@ -24,7 +24,7 @@ REACHED = VolumeFact(namespace=NAMESPACE, name="data", volume="pv", terms=tuple(
 BOUND: dict[str, Any] = {"spec": {"volumeName": "pv"}, "status": {"phase": "Bound"}}
 
 
-class Shelf:
+class FakeClaims:
     """Claims by name, all of them bound to one volume in zone a; it may be slow, or refuse."""
 
     def __init__(self, clock: VirtualClock) -> None:
@@ -45,15 +45,15 @@ class Shelf:
         return msgspec.convert({"metadata": {"name": name, "namespace": namespace or ""}, **found}, resource.struct)
 
 
-class Desk:
+class VolumeReaderHarness:
     """The reads of one leadership, and the table that they keep."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
-        self.shelf = Shelf(self.clock)
+        self.fake_claims = FakeClaims(self.clock)
         self.cluster = Cluster()
         self.news = 0
-        self.reads = ClaimReads(self.shelf, self.cluster, "default", self.clock, self._hear)
+        self.reads = ClaimReads(self.fake_claims, self.cluster, "default", self.clock, self._hear)
         self._version = 0
 
     def _hear(self) -> None:
@@ -76,15 +76,15 @@ class Desk:
         return self.clock.monotonic() - begun_s
 
 
-def behind(test: Callable[[Desk], Awaitable[None]]) -> None:
+def behind(test: Callable[[VolumeReaderHarness], Awaitable[None]]) -> None:
     """Run `test` with a background, as while a pool is led."""
 
     async def main() -> None:
-        desk = Desk()
+        harness = VolumeReaderHarness()
         async with TaskGroup() as tasks:
-            desk.reads.run_in(tasks)
-            await test(desk)
-            desk.reads.stop()
+            harness.reads.run_in(tasks)
+            await test(harness)
+            harness.reads.stop()
 
     run_virtual(main)
 
@@ -92,15 +92,15 @@ def behind(test: Callable[[Desk], Awaitable[None]]) -> None:
 def test_work_without_claims_costs_no_call() -> None:
     """Work that names claims and does not wait costs no call either: it runs, is held, ends, or is of another pool."""
 
-    async def test(desk: Desk) -> None:
-        desk.tell("plain")
-        desk.tell("runs", "data", phase=Phase.RUNNING, placements={0: "n0"})
-        desk.tell("held", "data", hold=True)
-        desk.tell("after", "data", waits_for=(("plain", "succeeded"),))
-        desk.tell("stopped", "data", desired="Stopped")
-        desk.tell("elsewhere", "data", pool="other")
-        await desk.tick()
-        assert desk.shelf.asked == []
+    async def test(harness: VolumeReaderHarness) -> None:
+        harness.tell("plain")
+        harness.tell("runs", "data", phase=Phase.RUNNING, placements={0: "n0"})
+        harness.tell("held", "data", hold=True)
+        harness.tell("after", "data", waits_for=(("plain", "succeeded"),))
+        harness.tell("stopped", "data", desired="Stopped")
+        harness.tell("elsewhere", "data", pool="other")
+        await harness.tick()
+        assert harness.fake_claims.asked == []
 
     behind(test)
 
@@ -108,14 +108,14 @@ def test_work_without_claims_costs_no_call() -> None:
 def test_claims_of_a_pool_that_delegates_are_kube_schedulers() -> None:
     """Claims are read once the pool binds pods itself."""
 
-    async def test(desk: Desk) -> None:
-        desk.cluster.pools.put("default", PoolFact(name="default", binding="delegate"), 1)
-        desk.tell("train", "data")
-        await desk.tick()
-        assert desk.shelf.asked == []
-        desk.cluster.pools.put("default", PoolFact(name="default"), 2)
-        await desk.tick()
-        assert desk.shelf.asked == ["data", "pv"]
+    async def test(harness: VolumeReaderHarness) -> None:
+        harness.cluster.pools.put("default", PoolFact(name="default", binding="delegate"), 1)
+        harness.tell("train", "data")
+        await harness.tick()
+        assert harness.fake_claims.asked == []
+        harness.cluster.pools.put("default", PoolFact(name="default"), 2)
+        await harness.tick()
+        assert harness.fake_claims.asked == ["data", "pv"]
 
     behind(test)
 
@@ -123,13 +123,13 @@ def test_claims_of_a_pool_that_delegates_are_kube_schedulers() -> None:
 def test_a_claim_is_read_once_for_all_that_name_it() -> None:
     """The first tick that sees it reads it; the next ticks know it."""
 
-    async def test(desk: Desk) -> None:
-        desk.tell("one", "data")
-        desk.tell("two", "data")
-        await desk.tick()
-        await desk.tick()
-        assert desk.shelf.asked == ["data", "pv"]
-        assert desk.fact() == REACHED
+    async def test(harness: VolumeReaderHarness) -> None:
+        harness.tell("one", "data")
+        harness.tell("two", "data")
+        await harness.tick()
+        await harness.tick()
+        assert harness.fake_claims.asked == ["data", "pv"]
+        assert harness.fact() == REACHED
 
     behind(test)
 
@@ -137,14 +137,14 @@ def test_a_claim_is_read_once_for_all_that_name_it() -> None:
 def test_a_claim_that_can_be_mounted_is_read_again_for_a_plan_alone() -> None:
     """At rest no claim is read in vain."""
 
-    async def test(desk: Desk) -> None:
-        desk.tell("train", "data")
-        await desk.tick()
-        await desk.clock.sleep(FRESH_S + 1)
-        await desk.tick(is_planning=False)
-        assert len(desk.shelf.asked) == 2
-        await desk.tick()
-        assert len(desk.shelf.asked) == 4
+    async def test(harness: VolumeReaderHarness) -> None:
+        harness.tell("train", "data")
+        await harness.tick()
+        await harness.clock.sleep(FRESH_S + 1)
+        await harness.tick(is_planning=False)
+        assert len(harness.fake_claims.asked) == 2
+        await harness.tick()
+        assert len(harness.fake_claims.asked) == 4
 
     behind(test)
 
@@ -152,21 +152,21 @@ def test_a_claim_that_can_be_mounted_is_read_again_for_a_plan_alone() -> None:
 def test_a_claim_that_cannot_be_mounted_is_read_again_until_it_can() -> None:
     """Nothing else would make a plan; the change of the claim does, by the table's generation."""
 
-    async def test(desk: Desk) -> None:
-        desk.shelf.claims.clear()
-        desk.tell("train", "data")
-        await desk.tick()
-        found = desk.fact()
+    async def test(harness: VolumeReaderHarness) -> None:
+        harness.fake_claims.claims.clear()
+        harness.tell("train", "data")
+        await harness.tick()
+        found = harness.fact()
         assert found is not None
         assert "does not exist" in found.waits
-        desk.shelf.claims["data"] = BOUND
-        before = desk.cluster.generation
-        await desk.tick(is_planning=False)
-        assert desk.cluster.generation == before
-        await desk.clock.sleep(AGAIN_S)
-        await desk.tick(is_planning=False)
-        assert desk.cluster.generation != before
-        assert desk.fact() == REACHED
+        harness.fake_claims.claims["data"] = BOUND
+        before = harness.cluster.generation
+        await harness.tick(is_planning=False)
+        assert harness.cluster.generation == before
+        await harness.clock.sleep(AGAIN_S)
+        await harness.tick(is_planning=False)
+        assert harness.cluster.generation != before
+        assert harness.fact() == REACHED
 
     behind(test)
 
@@ -174,15 +174,15 @@ def test_a_claim_that_cannot_be_mounted_is_read_again_until_it_can() -> None:
 def test_a_home_that_is_not_there_is_waited_for_by_nobody() -> None:
     """A home is created on first use; the next plan checks whether it has a volume by now."""
 
-    async def test(desk: Desk) -> None:
-        desk.shelf.claims.clear()
-        desk.tell("one", "data", home="data")
-        await desk.tick()
-        assert desk.fact() == VolumeFact(namespace=NAMESPACE, name="data")
-        desk.shelf.claims["data"] = BOUND
-        await desk.clock.sleep(UNBOUND_S)
-        await desk.tick()
-        assert desk.fact() == REACHED
+    async def test(harness: VolumeReaderHarness) -> None:
+        harness.fake_claims.claims.clear()
+        harness.tell("one", "data", home="data")
+        await harness.tick()
+        assert harness.fact() == VolumeFact(namespace=NAMESPACE, name="data")
+        harness.fake_claims.claims["data"] = BOUND
+        await harness.clock.sleep(UNBOUND_S)
+        await harness.tick()
+        assert harness.fact() == REACHED
 
     behind(test)
 
@@ -190,13 +190,13 @@ def test_a_home_that_is_not_there_is_waited_for_by_nobody() -> None:
 def test_what_is_named_no_more_is_forgotten() -> None:
     """The work is admitted: nothing more is read for it, and its fact is removed."""
 
-    async def test(desk: Desk) -> None:
-        desk.tell("train", "data")
-        await desk.tick()
-        desk.tell("train", "data", phase=Phase.RUNNING, placements={0: "n0"})
-        await desk.clock.sleep(FRESH_S + 1)
-        await desk.tick()
-        assert (desk.fact(), len(desk.shelf.asked)) == (None, 2)
+    async def test(harness: VolumeReaderHarness) -> None:
+        harness.tell("train", "data")
+        await harness.tick()
+        harness.tell("train", "data", phase=Phase.RUNNING, placements={0: "n0"})
+        await harness.clock.sleep(FRESH_S + 1)
+        await harness.tick()
+        assert (harness.fact(), len(harness.fake_claims.asked)) == (None, 2)
 
     behind(test)
 
@@ -204,12 +204,12 @@ def test_what_is_named_no_more_is_forgotten() -> None:
 def test_a_gang_that_may_get_more_ranks_keeps_its_claims() -> None:
     """The new ranks of a gang have to reach the volume as well."""
 
-    async def test(desk: Desk) -> None:
+    async def test(harness: VolumeReaderHarness) -> None:
         role = a_role(2, 1, namespace=NAMESPACE, claims=("data",))
         fact = an_allocation("grows", role, phase=Phase.RUNNING, placements={0: "n0"})
-        desk.cluster.allocations.put(fact.key, fact, 1)
-        await desk.tick()
-        assert desk.fact() is not None
+        harness.cluster.allocations.put(fact.key, fact, 1)
+        await harness.tick()
+        assert harness.fact() is not None
 
     behind(test)
 
@@ -217,17 +217,17 @@ def test_a_gang_that_may_get_more_ranks_keeps_its_claims() -> None:
 def test_a_slow_read_holds_up_a_tick_once_and_shortly() -> None:
     """The work waits with a reason; the answer wakes the next tick, and no later tick waits for a slow server."""
 
-    async def test(desk: Desk) -> None:
-        desk.shelf.takes_s = 2.0
-        desk.tell("train", "data")
-        assert await desk.tick() <= PATIENCE_S + 0.01
-        found = desk.fact()
+    async def test(harness: VolumeReaderHarness) -> None:
+        harness.fake_claims.takes_s = 2.0
+        harness.tell("train", "data")
+        assert await harness.tick() <= PATIENCE_S + 0.01
+        found = harness.fact()
         assert found is not None
         assert found.waits == "volume claim data is being read"
-        await desk.clock.sleep(5.0)
-        assert (desk.news, desk.fact()) == (1, REACHED)
-        desk.tell("more", "other")
-        assert await desk.tick() == 0.0
+        await harness.clock.sleep(5.0)
+        assert (harness.news, harness.fact()) == (1, REACHED)
+        harness.tell("more", "other")
+        assert await harness.tick() == 0.0
 
     behind(test)
 
@@ -235,16 +235,16 @@ def test_a_slow_read_holds_up_a_tick_once_and_shortly() -> None:
 def test_a_claim_that_cannot_be_read_says_why_and_is_tried_less_and_less() -> None:
     """The reason names the missing rights."""
 
-    async def test(desk: Desk) -> None:
-        desk.shelf.error = DeniedError("persistentvolumeclaims is forbidden")
-        desk.tell("train", "data")
+    async def test(harness: VolumeReaderHarness) -> None:
+        harness.fake_claims.error = DeniedError("persistentvolumeclaims is forbidden")
+        harness.tell("train", "data")
         for _ in range(40):
-            await desk.tick()
-            await desk.clock.sleep(1.0)
-        found = desk.fact()
+            await harness.tick()
+            await harness.clock.sleep(1.0)
+        found = harness.fact()
         assert found is not None
         assert "cannot be read: persistentvolumeclaims is forbidden; let the account get" in found.waits
-        assert len(desk.shelf.asked) == 6
+        assert len(harness.fake_claims.asked) == 6
 
     behind(test)
 
@@ -252,13 +252,13 @@ def test_a_claim_that_cannot_be_read_says_why_and_is_tried_less_and_less() -> No
 def test_what_was_read_stands_while_it_cannot_be_read_again() -> None:
     """A volume does not move, so the known fact stays."""
 
-    async def test(desk: Desk) -> None:
-        desk.tell("train", "data")
-        await desk.tick()
-        known, desk.shelf.error = desk.fact(), UnavailableError("away")
-        await desk.clock.sleep(FRESH_S + 1)
-        await desk.tick()
-        assert desk.fact() == known
+    async def test(harness: VolumeReaderHarness) -> None:
+        harness.tell("train", "data")
+        await harness.tick()
+        known, harness.fake_claims.error = harness.fact(), UnavailableError("away")
+        await harness.clock.sleep(FRESH_S + 1)
+        await harness.tick()
+        assert harness.fact() == known
 
     behind(test)
 
@@ -266,16 +266,16 @@ def test_what_was_read_stands_while_it_cannot_be_read_again() -> None:
 def test_reads_are_few_at_a_time_and_limited_in_rate() -> None:
     """A thousand claims are read one after another, in the order of their arrival."""
 
-    async def test(desk: Desk) -> None:
-        desk.shelf.claims = {f"c{number}": BOUND for number in range(1000)}
+    async def test(harness: VolumeReaderHarness) -> None:
+        harness.fake_claims.claims = {f"c{number}": BOUND for number in range(1000)}
         for number in range(1000):
-            desk.tell(f"a{number}", f"c{number}")
-        await desk.tick()
-        claims = [name for name in desk.shelf.asked if name != "pv"]
+            harness.tell(f"a{number}", f"c{number}")
+        await harness.tick()
+        claims = [name for name in harness.fake_claims.asked if name != "pv"]
         assert claims == [f"c{number}" for number in range(UNDER_WAY_MAX)]
         for _ in range(50):
-            await desk.tick()
-        assert desk.shelf.asked.count("pv") == READS_BURST
+            await harness.tick()
+        assert harness.fake_claims.asked.count("pv") == READS_BURST
 
     behind(test)
 
@@ -284,14 +284,14 @@ def test_one_pass_without_a_background_reads_all() -> None:
     """`--once` decides with all claims read, not while some are being read."""
 
     async def main() -> None:
-        desk = Desk()
-        desk.shelf.takes_s = 1.0
-        desk.shelf.claims = {f"c{number}": BOUND for number in range(200)}
+        harness = VolumeReaderHarness()
+        harness.fake_claims.takes_s = 1.0
+        harness.fake_claims.claims = {f"c{number}": BOUND for number in range(200)}
         for number in range(200):
-            desk.tell(f"a{number}", f"c{number}")
-        await desk.tick()
-        assert all(fact.terms and not fact.waits for fact in desk.cluster.volumes.values())
-        assert len(desk.cluster.volumes) == 200
+            harness.tell(f"a{number}", f"c{number}")
+        await harness.tick()
+        assert all(fact.terms and not fact.waits for fact in harness.cluster.volumes.values())
+        assert len(harness.cluster.volumes) == 200
         await asyncio.sleep(0)
 
     run_virtual(main)

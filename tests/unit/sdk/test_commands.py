@@ -46,7 +46,7 @@ def test_a_command_that_is_too_long_is_refused_here() -> None:
         _ = RankCommand("a", ("x" * 20_000,)).path
 
 
-def test_too_much_output_is_no_memory_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_beyond_the_limit_is_not_held_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Output above the limit is an error that suggests a file, so that it does not fill the client's memory."""
     monkeypatch.setattr(commands, "OUTPUT_BYTES_MAX", 10)
     output = CommandOutput()

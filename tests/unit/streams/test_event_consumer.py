@@ -24,7 +24,7 @@ FAST = EventConsumerSettings(
 )
 
 
-class Post:
+class EventConsumerHarness:
     """A server, the handled events, and consumers of one group."""
 
     def __init__(self) -> None:
@@ -75,58 +75,58 @@ class Post:
 
 async def test_events_of_an_allocation_are_handled_in_order_and_acknowledged() -> None:
     """Events of one allocation are handled in order and acknowledged, in parallel with those of others."""
-    post = Post()
-    await post.publish(1, 2, 3)
-    await post.publish(1, 2, name="tune")
-    async with post.running(post.consumer()):
-        await wait_until(lambda: len(post.handled) == 5 and not post.pending(), "all handled and acknowledged")
-    assert [seq for name, seq in post.handled if name == "train"] == [1, 2, 3]
+    harness = EventConsumerHarness()
+    await harness.publish(1, 2, 3)
+    await harness.publish(1, 2, name="tune")
+    async with harness.running(harness.consumer()):
+        await wait_until(lambda: len(harness.handled) == 5 and not harness.pending(), "all handled and acknowledged")
+    assert [seq for name, seq in harness.handled if name == "train"] == [1, 2, 3]
 
 
 async def test_a_failure_is_tried_again_and_holds_up_its_own_allocation_only() -> None:
     """A failed event is retried; the later events of its allocation wait, those of other allocations do not."""
-    post, fails = Post(), [True, True]
+    harness, fails = EventConsumerHarness(), [True, True]
 
     async def handle(event: AllocationEvent) -> None:
         if event.name == "train" and event.seq == 1 and fails:
             fails.pop()
             raise ValueError("the database is full")
-        await post.handle(event)
+        await harness.handle(event)
 
-    await post.publish(1, 2)
-    await post.publish(1, name="tune")
-    consumer = post.consumer(handle)
-    async with post.running(consumer):
-        await wait_until(lambda: len(post.handled) == 3 and not post.pending(), "all handled")
-    assert [seq for name, seq in post.handled if name == "train"] == [1, 2]
+    await harness.publish(1, 2)
+    await harness.publish(1, name="tune")
+    consumer = harness.consumer(handle)
+    async with harness.running(consumer):
+        await wait_until(lambda: len(harness.handled) == 3 and not harness.pending(), "all handled")
+    assert [seq for name, seq in harness.handled if name == "train"] == [1, 2]
     assert consumer.status.failures == 2
-    assert await post.causes() == []
+    assert await harness.causes() == []
 
 
 async def test_after_so_many_failures_an_event_is_a_dead_letter_with_the_reason() -> None:
     """After the last allowed failure an event is a dead letter with the reason, and the next event of the allocation is
     handled."""
-    post, calls = Post(), 0
+    harness, calls = EventConsumerHarness(), 0
 
     async def handle(event: AllocationEvent) -> None:
         nonlocal calls
         if event.seq == 1:
             calls += 1
             raise ValueError("no such customer")
-        await post.handle(event)
+        await harness.handle(event)
 
-    await post.publish(1, 2)
-    consumer = post.consumer(handle)
-    async with post.running(consumer):
-        await wait_until(lambda: post.handled and not post.pending(), "the second event")
+    await harness.publish(1, 2)
+    consumer = harness.consumer(handle)
+    async with harness.running(consumer):
+        await wait_until(lambda: harness.handled and not harness.pending(), "the second event")
     assert calls == FAST.deliveries_max
-    assert await post.causes() == ["ValueError: no such customer"]
+    assert await harness.causes() == ["ValueError: no such customer"]
     assert consumer.status.dead == 1
 
 
 async def test_the_class_of_an_error_says_whether_it_counts() -> None:
     """A PermanentError makes a dead letter at once. A TransientError is retried until the handler succeeds."""
-    post, tries = Post(), 0
+    harness, tries = EventConsumerHarness(), 0
 
     async def handle(event: AllocationEvent) -> None:
         nonlocal tries
@@ -135,72 +135,72 @@ async def test_the_class_of_an_error_says_whether_it_counts() -> None:
         tries += 1
         if tries <= FAST.deliveries_max + 2:
             raise TransientError("the database is away", retry_after_s=0.001)
-        await post.handle(event)
+        await harness.handle(event)
 
-    await post.publish(1, 2)
-    async with post.running(post.consumer(handle)):
-        await wait_until(lambda: post.handled and not post.pending(), "the second event")
-    assert await post.causes() == ["PermanentError: not ours"]
+    await harness.publish(1, 2)
+    async with harness.running(harness.consumer(handle)):
+        await wait_until(lambda: harness.handled and not harness.pending(), "the second event")
+    assert await harness.causes() == ["PermanentError: not ours"]
 
 
 async def test_an_event_that_ended_all_its_consumers_is_a_dead_letter() -> None:
     """An event that killed all its consumers is a dead letter: deliveries to dead processes count, and the handler is
     not called again."""
-    post = Post()
-    await post.publish(1)
-    group = post.streams.event_group("g", "dead")
+    harness = EventConsumerHarness()
+    await harness.publish(1)
+    group = harness.streams.event_group("g", "dead")
     assert await group.claim(limit=64, block_s=0)
     for _ in range(FAST.deliveries_max):
         await group.claim_abandoned(min_idle_s=0, limit=64)
-    async with post.running(post.consumer()):
-        await wait_until(lambda: not post.pending(), "it is buried")
-    assert post.handled == []
-    assert await post.causes() == ["delivered 7 times, and no consumer finished handling it"]
+    async with harness.running(harness.consumer()):
+        await wait_until(lambda: not harness.pending(), "it is buried")
+    assert harness.handled == []
+    assert await harness.causes() == ["delivered 7 times, and no consumer finished handling it"]
 
 
 async def test_what_a_dead_consumer_had_in_hand_is_handled() -> None:
     """The pending events of a dead consumer are handled after the idle time."""
-    post = Post()
-    await post.publish(1)
-    assert await post.streams.event_group("g", "dead").claim(limit=64, block_s=0)
-    async with post.running(post.consumer()):
-        await wait_until(lambda: post.handled == [("train", 1)] and not post.pending(), "it is taken over")
+    harness = EventConsumerHarness()
+    await harness.publish(1)
+    assert await harness.streams.event_group("g", "dead").claim(limit=64, block_s=0)
+    async with harness.running(harness.consumer()):
+        await wait_until(lambda: harness.handled == [("train", 1)] and not harness.pending(), "it is taken over")
 
 
 async def test_an_event_in_hand_is_not_claimed_by_others() -> None:
     """An event whose handler runs is not claimed by others, however long it runs."""
-    post, going = Post(), asyncio.Event()
+    harness, going = EventConsumerHarness(), asyncio.Event()
 
     async def slow(event: AllocationEvent) -> None:
         await going.wait()
-        await post.handle(event)
+        await harness.handle(event)
 
-    await post.publish(1)
-    async with post.running(post.consumer(slow)), post.running(post.consumer(slow, name="b")):
-        await wait_until(lambda: post.pending() == 1, "it is in hand")
-        other = post.streams.event_group("g", "c")
+    await harness.publish(1)
+    async with harness.running(harness.consumer(slow)), harness.running(harness.consumer(slow, name="b")):
+        await wait_until(lambda: harness.pending() == 1, "it is in hand")
+        other = harness.streams.event_group("g", "c")
         for _ in range(20):  # four times the idle time
             await asyncio.sleep(FAST.min_idle_s / 5)
             assert await other.claim_abandoned(min_idle_s=FAST.min_idle_s, limit=64) == []
         going.set()
-        await wait_until(lambda: not post.pending(), "acknowledged")
-    assert post.handled == [("train", 1)]
+        await wait_until(lambda: not harness.pending(), "acknowledged")
+    assert harness.handled == [("train", 1)]
 
 
 async def test_a_repeated_event_is_handled_once() -> None:
     """A repeated event, as the firehose delivers after a failover, is handled once; a bounded number of ids is stored
     for that."""
-    post = Post()
-    await post.publish(1)
-    consumer = post.consumer()
-    async with post.running(consumer):
-        await wait_until(lambda: len(post.handled) == 1, "the first")
-        post.server.flush()
-        await post.publish(1, 2)
-        await wait_until(lambda: len(post.handled) == 2 and not post.pending(), "the second")
-    assert post.handled == [("train", 1), ("train", 2)]
+    harness = EventConsumerHarness()
+    await harness.publish(1)
+    consumer = harness.consumer()
+    async with harness.running(consumer):
+        await wait_until(lambda: len(harness.handled) == 1, "the first")
+        harness.server.flush()
+        await harness.publish(1, 2)
+        await wait_until(lambda: len(harness.handled) == 2 and not harness.pending(), "the second")
+    assert harness.handled == [("train", 1), ("train", 2)]
     assert consumer.status.duplicates == 1
-    few = post.consumer(settings=EventConsumerSettings(remembered=1))
+    few = harness.consumer(settings=EventConsumerSettings(remembered=1))
     few._remember("a/1")  # pyright: ignore[reportPrivateUsage]
     few._remember("a/2")  # pyright: ignore[reportPrivateUsage]
     assert list(few._seen) == ["a/2"]  # pyright: ignore[reportPrivateUsage]
@@ -208,104 +208,104 @@ async def test_a_repeated_event_is_handled_once() -> None:
 
 async def test_no_more_is_in_hand_than_is_allowed() -> None:
     """The number of events in hand is limited: without a free place nothing is claimed."""
-    post, going = Post(), asyncio.Event()
+    harness, going = EventConsumerHarness(), asyncio.Event()
 
     async def slow(event: AllocationEvent) -> None:
         await going.wait()
-        await post.handle(event)
+        await harness.handle(event)
 
     for number in range(60):
-        await post.publish(1, name=f"run-{number}")
+        await harness.publish(1, name=f"run-{number}")
     settings = EventConsumerSettings(prefetch=20, concurrency=2, block_s=0.02)
-    consumer = post.consumer(slow, settings=settings)
-    async with post.running(consumer):
-        await wait_until(lambda: post.pending() > 4, "places are taken")
-        assert await post.streams.event_group("g", "b").claim(limit=16, block_s=0), "others get the rest"
+    consumer = harness.consumer(slow, settings=settings)
+    async with harness.running(consumer):
+        await wait_until(lambda: harness.pending() > 4, "places are taken")
+        assert await harness.streams.event_group("g", "b").claim(limit=16, block_s=0), "others get the rest"
         assert consumer.status.in_hand <= 20
         going.set()
-        await wait_until(lambda: len(post.handled) >= 30, "it goes on")
+        await wait_until(lambda: len(harness.handled) >= 30, "it goes on")
 
 
 async def test_the_stop_finishes_what_is_in_hand_and_claims_nothing_more() -> None:
     """The stop finishes the events in hand and claims no more; the consumer leaves the group, and no handled event is
     delivered again."""
-    post, going = Post(), asyncio.Event()
+    harness, going = EventConsumerHarness(), asyncio.Event()
 
     async def slow(event: AllocationEvent) -> None:
         await going.wait()
-        await post.handle(event)
+        await harness.handle(event)
 
-    await post.publish(1, 2)
-    async with post.running(post.consumer(slow)):
-        await wait_until(lambda: post.pending() == 2, "both are in hand")
-        post.stop.set()
-        await post.publish(3)
+    await harness.publish(1, 2)
+    async with harness.running(harness.consumer(slow)):
+        await wait_until(lambda: harness.pending() == 2, "both are in hand")
+        harness.stop.set()
+        await harness.publish(3)
         going.set()
-    assert post.handled == [("train", 1), ("train", 2)]
-    assert post.pending() == 0
-    groups = [post.server.group(key, "g") for key in keys.EVENT_KEYS]
+    assert harness.handled == [("train", 1), ("train", 2)]
+    assert harness.pending() == 0
+    groups = [harness.server.group(key, "g") for key in keys.EVENT_KEYS]
     assert [name for group in groups if group is not None for name in group.heard] == []
 
 
 async def test_what_the_stop_cuts_off_stays_pending() -> None:
     """An event whose handler does not return in time, or that waits for a retry, stays pending after the stop."""
-    post = Post()
+    harness = EventConsumerHarness()
 
     async def never(event: AllocationEvent) -> None:
         await asyncio.Event().wait()
 
-    await post.publish(1)
-    async with post.running(post.consumer(never)):
-        await wait_until(lambda: post.pending() == 1, "it is in hand")
-    assert post.pending() == 1
+    await harness.publish(1)
+    async with harness.running(harness.consumer(never)):
+        await wait_until(lambda: harness.pending() == 1, "it is in hand")
+    assert harness.pending() == 1
 
 
 async def test_redis_away_is_waited_out_and_told() -> None:
     """An outage of Redis is waited out and reported; events that were handled before its end are acknowledged when
     Redis is back."""
-    post, told, going = Post(), list[ConsumerStatus](), asyncio.Event()
+    harness, told, going = EventConsumerHarness(), list[ConsumerStatus](), asyncio.Event()
 
     async def slow(event: AllocationEvent) -> None:
         await going.wait()
-        await post.handle(event)
+        await harness.handle(event)
 
-    await post.publish(1)
-    async with post.running(post.consumer(slow, told=told.append)):
-        await wait_until(lambda: post.pending() == 1, "it is in hand")
-        post.server.absent = True
+    await harness.publish(1)
+    async with harness.running(harness.consumer(slow, told=told.append)):
+        await wait_until(lambda: harness.pending() == 1, "it is in hand")
+        harness.server.absent = True
         going.set()
-        await wait_until(lambda: bool(post.handled), "it is handled")
+        await wait_until(lambda: bool(harness.handled), "it is handled")
         await wait_until(lambda: any(each.away_s >= 0 and each.lag is None for each in told), "it is told")
-        post.server.absent = False
-        await wait_until(lambda: not post.pending(), "it is acknowledged")
-        await post.publish(2)
-        await wait_until(lambda: len(post.handled) == 2, "it goes on")
+        harness.server.absent = False
+        await wait_until(lambda: not harness.pending(), "it is acknowledged")
+        await harness.publish(2)
+        await wait_until(lambda: len(harness.handled) == 2, "it goes on")
 
 
 async def test_events_that_are_not_wanted_are_acknowledged_unseen() -> None:
     """Events that the caller does not select are acknowledged without a call of the handler."""
-    post = Post()
-    await post.publish(1)
-    await post.publish(2, type=Event.TERMINATED)
+    harness = EventConsumerHarness()
+    await harness.publish(1)
+    await harness.publish(2, type=Event.TERMINATED)
 
     def wants(event: AllocationEvent) -> bool:
         return event.type is Event.TERMINATED
 
-    async with post.running(post.consumer(wants=wants)):
-        await wait_until(lambda: bool(post.handled) and not post.pending(), "both are done")
-    assert post.handled == [("train", 2)]
+    async with harness.running(harness.consumer(wants=wants)):
+        await wait_until(lambda: bool(harness.handled) and not harness.pending(), "both are done")
+    assert harness.handled == [("train", 2)]
 
 
 async def test_a_refused_account_ends_the_run() -> None:
     """A refused account ends the run, because no retry helps."""
-    post = Post()
+    harness = EventConsumerHarness()
 
     async def refuse(_: str) -> None:
         raise DeniedError("redis refuses our account")
 
-    post.server.on_call = refuse
+    harness.server.on_call = refuse
     with pytest.raises(BaseExceptionGroup) as found:
-        async with post.running(post.consumer()):
+        async with harness.running(harness.consumer()):
             await asyncio.Event().wait()
     assert found.group_contains(DeniedError)
 

@@ -27,7 +27,7 @@ from tests.support.clock import FakeClock, wait_until
 from tests.support.mac_keys import a_folder, some_keys
 
 
-class World:
+class FeedHarness:
     """A server, a clock, and the processes on them."""
 
     def __init__(self) -> None:
@@ -44,8 +44,8 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def harness() -> FeedHarness:
+    return FeedHarness()
 
 
 def a_delta(number: int) -> Delta:
@@ -63,62 +63,62 @@ async def read_break(reader: FeedReader) -> BreakReason | None:
     return answer.reason if isinstance(answer, FeedBroken) else None
 
 
-async def test_deltas_arrive_in_order_with_what_is_complete(world: World) -> None:
+async def test_deltas_arrive_in_order_with_what_is_complete(harness: FeedHarness) -> None:
     """A heartbeat follows the deltas and says how far each kind has been published."""
-    publisher = world.publisher()
+    publisher = harness.publisher()
     await publisher.step()
-    reader = await world.reader()
+    reader = await harness.reader()
     for number in range(BATCH_MAX + 10):
         publisher.offer(a_delta(number))
     publisher.reached("nodes", "77")
-    world.clock.advance(1)
+    harness.clock.advance(1)
     await publisher.step()
     assert await read_keys(reader) == [f"ns/{number}" for number in range(BATCH_MAX + 10)]
     assert reader.versions == {"pods": str(BATCH_MAX + 9), "nodes": "77"}
     assert reader.is_fresh
 
 
-async def test_a_beat_each_second_and_nothing_else_at_rest(world: World) -> None:
+async def test_a_beat_each_second_and_nothing_else_at_rest(harness: FeedHarness) -> None:
     """At rest the feed costs one entry a second."""
-    publisher = world.publisher()
+    publisher = harness.publisher()
     for _ in range(40):
         await publisher.step()
-        world.clock.advance(0.1)
-    stream = world.server.stream("slipway:cluster")
+        harness.clock.advance(0.1)
+    stream = harness.server.stream("slipway:cluster")
     assert stream is not None
     assert len(stream.entries) == 4
 
 
-async def test_a_reader_is_fresh_only_after_it_heard_something(world: World) -> None:
+async def test_a_reader_is_fresh_only_after_it_heard_something(harness: FeedHarness) -> None:
     """A reader is fresh only after it received an entry, because the last entry may be of a dead feed."""
-    publisher = world.publisher()
+    publisher = harness.publisher()
     await publisher.step()
-    reader = await world.reader()
+    reader = await harness.reader()
     assert not reader.is_fresh
-    world.clock.advance(1)
+    harness.clock.advance(1)
     await publisher.step()
     assert await read_keys(reader) == []
     assert reader.is_fresh
 
 
-async def test_the_first_publisher_is_a_break_as_well(world: World) -> None:
+async def test_the_first_publisher_is_a_break_as_well(harness: FeedHarness) -> None:
     """The first publisher of an empty feed is a break too, because changes between the reader's LIST and the first
     entry are in no entry."""
-    reader = await world.reader()
-    await world.publisher().step()
+    reader = await harness.reader()
+    await harness.publisher().step()
     assert await read_break(reader) is BreakReason.NEW_EPOCH
     await reader.start()
     assert await read_break(reader) is None
 
 
-async def test_silence_is_a_break(world: World) -> None:
+async def test_silence_is_a_break(harness: FeedHarness) -> None:
     """Three seconds without an entry are a break, and the reader must LIST."""
-    publisher = world.publisher()
+    publisher = harness.publisher()
     await publisher.step()
-    reader = await world.reader()
-    world.clock.advance(2.9)
+    reader = await harness.reader()
+    harness.clock.advance(2.9)
     assert await read_break(reader) is None
-    world.clock.advance(0.2)
+    harness.clock.advance(0.2)
     assert await read_break(reader) is BreakReason.SILENCE
     await publisher.step()
     assert await read_break(reader) is BreakReason.SILENCE  # until it starts again
@@ -126,13 +126,13 @@ async def test_silence_is_a_break(world: World) -> None:
     assert await read_break(reader) is None
 
 
-async def test_a_reader_that_was_busy_is_not_a_silent_publisher(world: World) -> None:
+async def test_a_reader_that_was_busy_is_not_a_silent_publisher(harness: FeedHarness) -> None:
     """A LIST that took longer than the silence limit is no break: the reader reads the entries of that time."""
-    publisher = world.publisher()
+    publisher = harness.publisher()
     await publisher.step()
-    reader = await world.reader()
+    reader = await harness.reader()
     for _ in range(5):
-        world.clock.advance(1)
+        harness.clock.advance(1)
         await publisher.step()
     publisher.offer(a_delta(1))
     await publisher.step()
@@ -140,11 +140,11 @@ async def test_a_reader_that_was_busy_is_not_a_silent_publisher(world: World) ->
     assert reader.is_fresh
 
 
-async def test_a_new_publisher_is_a_break_after_what_came_before(world: World) -> None:
+async def test_a_new_publisher_is_a_break_after_what_came_before(harness: FeedHarness) -> None:
     """A new publisher is a break after the entries of the old one, which are still valid; then the reader must LIST."""
-    old, new = world.publisher(term=1), world.publisher(term=2)
+    old, new = harness.publisher(term=1), harness.publisher(term=2)
     await old.step()
-    reader = await world.reader()
+    reader = await harness.reader()
     old.offer(a_delta(1))
     await old.step()
     await new.step()
@@ -153,33 +153,33 @@ async def test_a_new_publisher_is_a_break_after_what_came_before(world: World) -
     assert not reader.is_fresh
 
 
-async def test_the_old_publisher_learns_that_it_is_replaced(world: World) -> None:
+async def test_the_old_publisher_learns_that_it_is_replaced(harness: FeedHarness) -> None:
     """The old publisher learns that it is replaced, and its later entries never reach a reader."""
-    old, new = world.publisher(term=1), world.publisher(term=2)
+    old, new = harness.publisher(term=1), harness.publisher(term=2)
     await old.step()
     await new.step()
     old.offer(a_delta(1))
     with pytest.raises(StaleError):
         await old.step()
     with pytest.raises(StaleError):
-        await world.publisher(term=1).step()
+        await harness.publisher(term=1).step()
 
 
-async def test_a_publisher_of_the_same_term_goes_on_above_its_predecessor(world: World) -> None:
+async def test_a_publisher_of_the_same_term_goes_on_above_its_predecessor(harness: FeedHarness) -> None:
     """A restart within one lease term begins a new epoch of that term."""
-    first, second = world.publisher(), world.publisher()
+    first, second = harness.publisher(), harness.publisher()
     await first.step()
     await second.step()
     assert (first.epoch, second.epoch) == (EPOCHS_PER_TERM + 1, EPOCHS_PER_TERM + 2)
 
 
-async def test_a_flush_begins_a_new_epoch(world: World) -> None:
+async def test_a_flush_begins_a_new_epoch(harness: FeedHarness) -> None:
     """After a flush the publisher begins a new epoch, because its last entry is gone, and the reader sees that the
     numbers began again."""
-    publisher = world.publisher()
+    publisher = harness.publisher()
     await publisher.step()
-    reader = await world.reader()
-    world.server.flush()
+    reader = await harness.reader()
+    harness.server.flush()
     publisher.offer(a_delta(1))
     await publisher.step()
     await publisher.step()
@@ -205,15 +205,15 @@ class LosingFeed(MemoryFeed):
 @pytest.mark.parametrize("loses", ["before", "after"])
 @pytest.mark.parametrize("is_first", [True, False])
 async def test_an_append_without_an_answer_is_neither_lost_nor_doubled(
-    world: World, loses: str, is_first: bool
+    harness: FeedHarness, loses: str, is_first: bool
 ) -> None:
     """An append without an answer is neither lost nor doubled: whether it took effect or not, the feed has each delta
     once, and a reader of this epoch sees no break."""
-    feed = LosingFeed(world.server)
-    publisher = FeedPublisher(feed, world.clock, term=1)
+    feed = LosingFeed(harness.server)
+    publisher = FeedPublisher(feed, harness.clock, term=1)
     if not is_first:
         await publisher.step()
-    reader = await world.reader()
+    reader = await harness.reader()
     publisher.offer(a_delta(1))
     feed.loses = loses
     with pytest.raises(DeadlineError):
@@ -228,28 +228,28 @@ async def test_an_append_without_an_answer_is_neither_lost_nor_doubled(
     assert await read_break(reader) is None
 
 
-async def test_an_absent_server_is_a_break_and_is_waited_out(world: World) -> None:
+async def test_an_absent_server_is_a_break_and_is_waited_out(harness: FeedHarness) -> None:
     """While the server is absent the publisher keeps its deltas; for the reader it is a break."""
-    publisher = world.publisher()
+    publisher = harness.publisher()
     await publisher.step()
-    reader = await world.reader()
-    world.server.absent = True
+    reader = await harness.reader()
+    harness.server.absent = True
     publisher.offer(a_delta(1))
     with pytest.raises(UnavailableError):
         await publisher.step()
     assert await read_break(reader) is BreakReason.AWAY
-    world.server.absent = False
+    harness.server.absent = False
     await reader.start()
     await publisher.step()
     assert await read_keys(reader) == ["ns/1"]
 
 
-async def test_of_what_changes_in_a_crowd_the_last_state_is_published(world: World) -> None:
+async def test_of_many_changes_of_one_object_the_last_state_is_published(harness: FeedHarness) -> None:
     """Of many changes only the last state of each object is published; an object that was deleted and created again is
     published as both."""
-    publisher = world.publisher()
+    publisher = harness.publisher()
     await publisher.step()
-    reader = await world.reader()
+    reader = await harness.reader()
     for rv in ("1", "2", "3"):
         publisher.offer(Delta(kind="pods", op=FeedOp.PUT, key="ns/a", rv=rv, data=b"{}"))
         publisher.offer(Delta(kind="jobs", op=FeedOp.PUT, key="ns/a", rv=rv, data=b"{}"))
@@ -265,7 +265,7 @@ async def test_of_what_changes_in_a_crowd_the_last_state_is_published(world: Wor
     ]
 
 
-async def test_what_overtakes_an_entry_under_way_is_published_after_it(world: World) -> None:
+async def test_a_change_during_an_append_is_published_after_it(harness: FeedHarness) -> None:
     """A change during an append is published after that append, also when the append got no answer."""
 
     class Slow(MemoryFeed):
@@ -279,9 +279,9 @@ async def test_what_overtakes_an_entry_under_way_is_published_after_it(world: Wo
                 raise DeadlineError("no answer")
             return end
 
-    publisher = FeedPublisher(Slow(world.server), world.clock, term=1)
+    publisher = FeedPublisher(Slow(harness.server), harness.clock, term=1)
     await publisher.step()
-    reader = await world.reader()
+    reader = await harness.reader()
     publisher.offer(Delta(kind="pods", op=FeedOp.PUT, key="ns/a", rv="1", data=b"{}"))
     with pytest.raises(DeadlineError):
         await publisher.step()
@@ -304,77 +304,81 @@ class MissingFeed(MemoryFeed):
 
 
 @pytest.mark.parametrize(("misses", "reason"), [(1, None), (2, BreakReason.AWAY)])
-async def test_one_answer_that_came_too_late_is_no_break(world: World, misses: int, reason: BreakReason | None) -> None:
+async def test_one_late_answer_is_no_break_of_the_feed(
+    harness: FeedHarness, misses: int, reason: BreakReason | None
+) -> None:
     """One answer that arrived too late is no break, because the reader's own process may have been busy: the read is
     repeated once."""
-    publisher = world.publisher()
+    publisher = harness.publisher()
     await publisher.step()
-    feed = MissingFeed(world.server)
+    feed = MissingFeed(harness.server)
     feed.misses = misses
-    reader = FeedReader(feed, world.clock)
+    reader = FeedReader(feed, harness.clock)
     await reader.start()
     assert await read_break(reader) is reason
 
 
-async def test_a_full_buffer_is_dropped_whole(world: World) -> None:
+async def test_a_full_buffer_is_dropped_whole(harness: FeedHarness) -> None:
     """A full buffer is dropped whole: a new epoch is better than a gap that no reader notices."""
-    publisher = world.publisher()
+    publisher = harness.publisher()
     await publisher.step()
-    reader = await world.reader()
+    reader = await harness.reader()
     for number in range(BUFFER_MAX + 1):
         publisher.offer(a_delta(number))
     await publisher.step()
     assert await read_break(reader) is BreakReason.NEW_EPOCH
 
 
-async def test_a_hostile_entry_is_a_break(world: World) -> None:
+async def test_a_hostile_entry_is_a_break(harness: FeedHarness) -> None:
     """An entry that cannot be decoded is a break, because it may be relevant."""
-    publisher = world.publisher()
+    publisher = harness.publisher()
     await publisher.step()
-    reader = await world.reader()
-    world.server.add("slipway:cluster", {"e": b"x"})
+    reader = await harness.reader()
+    harness.server.add("slipway:cluster", {"e": b"x"})
     assert await read_break(reader) is BreakReason.CORRUPT
 
 
 @pytest.mark.parametrize("signs", [False, True])
-async def test_an_entry_that_is_not_signed_by_our_keys_is_a_break(world: World, tmp_path: Path, signs: bool) -> None:
+async def test_an_entry_that_is_not_signed_by_our_keys_is_a_break(
+    harness: FeedHarness, tmp_path: Path, signs: bool
+) -> None:
     """An entry that is not signed by our keys is a break with its own reason, after the entries before it."""
-    ours = some_keys(a_folder(tmp_path / "ours"), world.clock)
-    theirs = some_keys(a_folder(tmp_path / "theirs", byte=2), world.clock)
-    publisher = FeedPublisher(MemoryStreams(world.server, feed_macs=ours).feed, world.clock, term=1)
+    ours = some_keys(a_folder(tmp_path / "ours"), harness.clock)
+    theirs = some_keys(a_folder(tmp_path / "theirs", byte=2), harness.clock)
+    publisher = FeedPublisher(MemoryStreams(harness.server, feed_macs=ours).feed, harness.clock, term=1)
     await publisher.step()
-    reader = FeedReader(MemoryStreams(world.server, feed_macs=ours).feed, world.clock)
+    reader = FeedReader(MemoryStreams(harness.server, feed_macs=ours).feed, harness.clock)
     await reader.start()
     publisher.offer(a_delta(1))
     await publisher.step()
     assert await read_keys(reader) == ["ns/1"]
     forged = FeedEntry(epoch=publisher.epoch, number=3, kind="nodes", op=FeedOp.PUT, key="invented", rv="9", data=b"{}")
-    world.server.add("slipway:cluster", codec.encode_feed([forged], theirs if signs else None))
+    harness.server.add("slipway:cluster", codec.encode_feed([forged], theirs if signs else None))
     assert await read_break(reader) is BreakReason.FORGED
 
 
-async def test_trimmed_entries_are_a_break(world: World) -> None:
+async def test_trimmed_entries_are_a_break(harness: FeedHarness) -> None:
     """Trimmed entries are a break: a reader that is too far behind must LIST."""
-    publisher = world.publisher()
+    publisher = harness.publisher()
     await publisher.step()
-    reader = await world.reader()
+    reader = await harness.reader()
     publisher.offer(a_delta(1))
     await publisher.step()
     publisher.offer(a_delta(2))
     await publisher.step()
-    stream = world.server.stream("slipway:cluster")
+    stream = harness.server.stream("slipway:cluster")
     assert stream is not None
     del stream.entries[sorted(stream.entries)[1]]
     assert await read_break(reader) is BreakReason.GAP
 
 
-async def test_a_running_publisher_publishes_at_once(world: World) -> None:
+async def test_a_running_publisher_publishes_at_once(harness: FeedHarness) -> None:
     """An offer does not wait for the heartbeat; cancelling ends it."""
-    publisher = world.publisher()
+    publisher = harness.publisher()
     async with asyncio.timeout(5), asyncio.TaskGroup() as group:
         task = group.create_task(publisher.run())
         await wait_until(lambda: publisher.epoch, "the first epoch")
-        reader = await world.reader()
+        reader = await harness.reader()
         publisher.offer(a_delta(1))
         answer = await reader.read(timeout_s=3)
         task.cancel()

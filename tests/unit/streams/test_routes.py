@@ -83,7 +83,7 @@ async def test_the_slots_are_learned_once_and_corrected() -> None:
     assert await route.find("b") == RedisAddress("a", 1)
 
 
-async def test_what_nobody_serves_is_said_of_that_slot_only() -> None:
+async def test_an_unserved_slot_is_an_error_for_that_slot_only() -> None:
     """A slot that no node serves is an error for that slot only, and is looked up again the next time."""
     nodes = Nodes(a=[a_range(0, 8_000, "a")])
     route = ClusterSlots((RedisAddress("a", 1),), nodes)

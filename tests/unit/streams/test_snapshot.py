@@ -15,7 +15,7 @@ from tests.support.clock import FakeClock
 PAGES = [b"a", b"", b"c" * 1_000, *(bytes([number]) for number in range(20))]
 
 
-class Desk:
+class SnapshotHarness:
     """A server and a publisher that has begun."""
 
     def __init__(self) -> None:
@@ -47,98 +47,98 @@ class Desk:
 
 
 @pytest.fixture
-async def desk() -> Desk:
-    desk = Desk()
-    await desk.publisher.step()
-    return desk
+async def harness() -> SnapshotHarness:
+    harness = SnapshotHarness()
+    await harness.publisher.step()
+    return harness
 
 
-async def read_all(desk: Desk, found: snapshot.FeedSnapshot) -> list[bytes]:
-    return [page async for page in snapshot.pages_of(desk.feed, found)]
+async def read_all(harness: SnapshotHarness, found: snapshot.FeedSnapshot) -> list[bytes]:
+    return [page async for page in snapshot.pages_of(harness.feed, found)]
 
 
-async def test_pages_come_back_in_their_order(desk: Desk) -> None:
+async def test_pages_come_back_in_their_order(harness: SnapshotHarness) -> None:
     """The pages of a snapshot are read in their order, also when there are none."""
-    assert await snapshot.find(desk.feed, await desk.feed.position()) is None
+    assert await snapshot.find(harness.feed, await harness.feed.position()) is None
     for pages in (PAGES, []):
-        await desk.make(pages=pages)
-        found = await desk.reader().resume()
+        await harness.make(pages=pages)
+        found = await harness.reader().resume()
         assert found is not None
-        assert await read_all(desk, found) == pages
+        assert await read_all(harness, found) == pages
 
 
-async def test_the_later_of_two_is_taken_and_the_other_left_alone(desk: Desk) -> None:
+async def test_the_later_of_two_is_taken_and_the_other_left_alone(harness: SnapshotHarness) -> None:
     """The later of two snapshots is used; the other one stays, so that its readers are not disturbed."""
-    await desk.make(0, [b"first"])
-    before = await desk.reader().resume()
-    await desk.beat()
-    await desk.make(1, [b"second"])
-    after = await desk.reader().resume()
+    await harness.make(0, [b"first"])
+    before = await harness.reader().resume()
+    await harness.beat()
+    await harness.make(1, [b"second"])
+    after = await harness.reader().resume()
     assert before is not None
     assert after is not None
-    assert (await read_all(desk, before), await read_all(desk, after)) == ([b"first"], [b"second"])
+    assert (await read_all(harness, before), await read_all(harness, after)) == ([b"first"], [b"second"])
 
 
-async def test_one_that_is_not_finished_is_none(desk: Desk) -> None:
+async def test_one_that_is_not_finished_is_none(harness: SnapshotHarness) -> None:
     """An unfinished snapshot is not used, also when it replaces a finished one."""
-    await desk.make()
-    stands = desk.publisher.stands
+    await harness.make()
+    stands = harness.publisher.stands
     assert stands is not None
-    await SnapshotWriter(desk.feed, 0, stands).add(b"half")
-    assert await desk.reader().resume() is None
+    await SnapshotWriter(harness.feed, 0, stands).add(b"half")
+    assert await harness.reader().resume() is None
 
 
-async def test_one_of_another_epoch_is_none(desk: Desk) -> None:
+async def test_one_of_another_epoch_is_none(harness: SnapshotHarness) -> None:
     """A snapshot of another epoch is not used, because changes between two epochs may be missing."""
-    await desk.make()
-    await FeedPublisher(desk.feed, desk.clock, term=2).step()
-    assert await desk.reader().resume() is None
+    await harness.make()
+    await FeedPublisher(harness.feed, harness.clock, term=2).step()
+    assert await harness.reader().resume() is None
 
 
-async def test_one_that_stands_beyond_the_end_is_none(desk: Desk) -> None:
+async def test_one_that_stands_beyond_the_end_is_none(harness: SnapshotHarness) -> None:
     """A snapshot beyond the end of the feed is not used: the feed went back in time, but its snapshot did not."""
-    stands = await desk.make()
+    stands = await harness.make()
     end = FeedPosition(cursor=stands.cursor, epoch=stands.epoch, number=stands.number)
     later = SnapshotPosition(epoch=stands.epoch, number=stands.number + 1, cursor=stands.cursor)
-    await SnapshotWriter(desk.feed, 1, later).finish()
-    assert await desk.feed.position() == end
-    assert await desk.reader().resume() is None
+    await SnapshotWriter(harness.feed, 1, later).finish()
+    assert await harness.feed.position() == end
+    assert await harness.reader().resume() is None
 
 
-async def test_a_page_that_is_gone_or_is_anothers_is_noticed(desk: Desk) -> None:
+async def test_a_page_that_is_gone_or_is_anothers_is_noticed(harness: SnapshotHarness) -> None:
     """A missing page, or a page of another snapshot, is noticed: a writer whose term is over may overwrite pages."""
-    await desk.make()
-    found = await desk.reader().resume()
+    await harness.make()
+    found = await harness.reader().resume()
     assert found is not None
     other = SnapshotPosition(epoch=1, number=1, cursor="1-1")
-    await SnapshotWriter(desk.feed, 0, other).add(b"alien")
+    await SnapshotWriter(harness.feed, 0, other).add(b"alien")
     with pytest.raises(InvalidError):
-        await read_all(desk, found)
-    await desk.make()
-    await desk.feed.keep(0, {"4": b"\xff"}, anew=False)
+        await read_all(harness, found)
+    await harness.make()
+    await harness.feed.keep(0, {"4": b"\xff"}, anew=False)
     with pytest.raises(InvalidError):
-        await read_all(desk, found)
+        await read_all(harness, found)
 
 
-async def test_a_head_that_can_not_be_read_is_none(desk: Desk) -> None:
+async def test_a_head_that_can_not_be_read_is_none(harness: SnapshotHarness) -> None:
     """A head that cannot be decoded is no snapshot, so the reader LISTs."""
     for head in (b"", b"\xff", b"{}"):
-        await desk.feed.keep(0, {"head": head}, anew=True)
-        assert await desk.reader().resume() is None
+        await harness.feed.keep(0, {"head": head}, anew=True)
+        assert await harness.reader().resume() is None
 
 
-async def test_what_was_told_before_the_reader_says_nothing_of_who_publishes_now(desk: Desk) -> None:
+async def test_what_was_told_before_the_reader_says_nothing_of_who_publishes_now(harness: SnapshotHarness) -> None:
     """Entries after the snapshot are returned in order; the reader is fresh with the first entry that is newer than the
     reader."""
-    await desk.make()
-    await desk.tell(1)
-    await desk.tell(2)
-    reader = desk.reader()
+    await harness.make()
+    await harness.tell(1)
+    await harness.tell(2)
+    reader = harness.reader()
     assert await reader.resume() is not None
     batch = await reader.read(timeout_s=0)
     assert isinstance(batch, FeedBatch)
     assert [delta.key for delta in batch.deltas] == ["ns/1", "ns/2"]
     assert not reader.is_fresh
-    await desk.beat()
+    await harness.beat()
     await reader.read(timeout_s=0)
     assert reader.is_fresh

@@ -137,7 +137,7 @@ def test_the_notes_have_the_section_of_the_version() -> None:
         changes("# Changelog\n", "0.2.0")
 
 
-def test_a_statement_is_about_a_component_of_a_bill() -> None:
+def test_a_vex_statement_is_about_a_component_of_an_sbom() -> None:
     """A statement refers to the bill and a component in it; one about a package that is no longer shipped is
     refused."""
     (stated,) = vex.read(STATEMENT.format(state="in_triage", detail="We look."))
@@ -159,13 +159,13 @@ def test_a_statement_is_about_a_component_of_a_bill() -> None:
         ("[[statement", "vex.toml"),
     ],
 )
-def test_a_statement_that_says_too_little_is_refused(text: str, word: str) -> None:
+def test_an_incomplete_vex_statement_is_refused(text: str, word: str) -> None:
     """An incomplete statement is refused with the wrong field."""
     with pytest.raises(vex.VexError, match=word):
         vex.read(text)
 
 
-def test_every_script_that_pages_load_is_in_the_bill() -> None:
+def test_every_script_that_pages_load_is_in_the_sbom() -> None:
     """The bill contains every vendored script, from the tables beside the files, with an allowed licence; a scoped name
     is quoted in its URL."""
     found = {part.name: part for part in sbom.vendored(ROOT / "services/api/slipway/api")}

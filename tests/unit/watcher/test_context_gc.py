@@ -29,7 +29,7 @@ ID = "ab" * 32
 KEEP_S = 3600.0
 
 
-class World:
+class ContextGcHarness:
     """A cluster with one archive of one piece, which was just uploaded."""
 
     def __init__(self) -> None:
@@ -67,93 +67,93 @@ class World:
 
 async def test_after_an_hour_it_goes_with_its_pieces() -> None:
     """The archive and its pieces are deleted after an hour, not before; a second sweep finds nothing."""
-    world = World()
-    await world.upload()
-    world.clock.advance(KEEP_S - 60)
-    assert await world.sweeper.sweep() == 0
-    world.clock.advance(120)
-    assert await world.sweeper.sweep() == 1
-    assert await world.maps() == 0
-    assert await world.sweeper.sweep() == 0
+    harness = ContextGcHarness()
+    await harness.upload()
+    harness.clock.advance(KEEP_S - 60)
+    assert await harness.sweeper.sweep() == 0
+    harness.clock.advance(120)
+    assert await harness.sweeper.sweep() == 1
+    assert await harness.maps() == 0
+    assert await harness.sweeper.sweep() == 0
 
 
 async def test_one_that_is_used_in_this_moment_stays() -> None:
     """A launch marks the archive between the LIST and the delete, so the delete is refused."""
-    world = World()
-    home = await world.upload()
-    world.clock.advance(KEEP_S * 2)
+    harness = ContextGcHarness()
+    home = await harness.upload()
+    harness.clock.advance(KEEP_S * 2)
 
     async def before(verb: Verb, plural: str) -> None:
         if verb is Verb.DELETE:
-            world.kube.before = quiet
-            change = {"metadata": {"annotations": {archive.ANNOTATION_USED: format_time(world.clock.now())}}}
-            await world.kube.patch(INDEX_MAPS, home.metadata.name, change, namespace=NAMESPACE)
+            harness.kube.before = quiet
+            change = {"metadata": {"annotations": {archive.ANNOTATION_USED: format_time(harness.clock.now())}}}
+            await harness.kube.patch(INDEX_MAPS, home.metadata.name, change, namespace=NAMESPACE)
 
     async def quiet(_verb: Verb, _plural: str) -> None:
         return None
 
-    world.kube.before = before
-    assert await world.sweeper.sweep() == 0
-    assert await world.maps() == 2
+    harness.kube.before = before
+    assert await harness.sweeper.sweep() == 0
+    assert await harness.maps() == 2
 
 
 async def test_a_failed_list_deletes_nothing() -> None:
     """A failed LIST is no evidence that no allocation uses the archive."""
-    world = World()
-    await world.upload()
-    world.clock.advance(KEEP_S * 2)
+    harness = ContextGcHarness()
+    await harness.upload()
+    harness.clock.advance(KEEP_S * 2)
 
     async def before(verb: Verb, plural: str) -> None:
         if plural == "allocations":
             raise UnavailableError("gone")
 
-    world.kube.before = before
+    harness.kube.before = before
     with pytest.raises(UnavailableError):
-        await world.sweeper.sweep()
-    assert await world.maps() == 2
+        await harness.sweeper.sweep()
+    assert await harness.maps() == 2
 
 
 async def test_what_is_in_use_costs_no_list_of_allocations() -> None:
     """The watched allocations show what is in use; only when an archive looks unused are allocations LISTed."""
-    world = World()
-    await world.upload()
-    await world.launch()
-    await fill(world.seen, world.kube)
-    world.clock.advance(KEEP_S * 2)
+    harness = ContextGcHarness()
+    await harness.upload()
+    await harness.launch()
+    await fill(harness.seen, harness.kube)
+    harness.clock.advance(KEEP_S * 2)
     listed: list[str] = []
 
     async def before(verb: Verb, plural: str) -> None:
         listed.append(f"{verb} {plural}")
 
-    world.kube.before = before
-    assert await world.sweeper.sweep() == 0
+    harness.kube.before = before
+    assert await harness.sweeper.sweep() == 0
     assert listed == ["list configmaps"]
-    world.seen.allocations.replace([], world.seen.allocations.version + 1)
+    harness.seen.allocations.replace([], harness.seen.allocations.version + 1)
     listed.clear()
-    assert await world.sweeper.sweep() == 0
+    assert await harness.sweeper.sweep() == 0
     assert "list allocations" in listed
-    assert await world.maps() == 2
+    assert await harness.maps() == 2
 
 
 async def test_what_the_watch_does_not_show_yet_is_seen_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """An archive that an allocation needs is not deleted, also when the watch has not shown the allocation yet and the
     LIST has several pages."""
     monkeypatch.setattr(context_gc, "PAGE_SIZE", 1)
-    world = World()
-    await world.upload()
+    harness = ContextGcHarness()
+    await harness.upload()
     for name in ("other", "holds", "third"):
-        await world.launch(name, context=ID if name == "holds" else "cd" * 32)
-    world.clock.advance(KEEP_S * 2)
-    assert await world.sweeper.sweep() == 0
-    assert await world.maps() == 2
+        await harness.launch(name, context=ID if name == "holds" else "cd" * 32)
+    harness.clock.advance(KEEP_S * 2)
+    assert await harness.sweeper.sweep() == 0
+    assert await harness.maps() == 2
 
 
 def test_the_pause_follows_the_time_of_keeping() -> None:
     """The watcher checks every ten minutes for a retention of an hour, and at most once a minute for shorter ones."""
-    world = World()
+    harness = ContextGcHarness()
 
     def pause_s(keep_s: float) -> float:
-        return ArchiveSweeper(world.kube, world.seen, world.clock, keep_s=keep_s).pause_s
+        return ArchiveSweeper(harness.kube, harness.seen, harness.clock, keep_s=keep_s).pause_s
 
     assert (pause_s(1.0), pause_s(3600.0), pause_s(1e6)) == (60.0, 600.0, 600.0)
 

@@ -26,7 +26,7 @@ from slipway.watcher.dependencies import (
 from tests.support.builders import NAMESPACE, AllocationStory, an_allocation
 from tests.support.reductions import ending, once, settled
 from tests.support.small_cluster import launch, look
-from tests.support.watch_post import Post, play
+from tests.support.watcher_harness import WatcherHarness, play
 
 PREP_UID, OWN_UID, OTHER_UID = (f"{digit * 8}-0000-4000-8000-000000000000" for digit in "123")
 PREP = "prep-11111111"
@@ -147,7 +147,7 @@ def test_an_id_of_nothing_was_deleted_and_a_name_of_nothing_is_invalid() -> None
     )
 
 
-def test_a_circle_is_invalid() -> None:
+def test_a_dependency_cycle_is_invalid() -> None:
     """A circle of dependencies is invalid, because none of its allocations could start. Only names can make one, since
     an id does not exist before its object."""
     first = prep(after=[{"allocation": "middle"}])
@@ -184,39 +184,39 @@ def has_recorded(allocation: Allocation) -> bool:
     return bool(allocation.status.dependencies and allocation.status.dependencies[0].recorded_at)
 
 
-async def ends(post: Post, allocation: Allocation) -> None:
+async def ends(harness: WatcherHarness, allocation: Allocation) -> None:
     """Cancel the allocation as its user, and wait for its end."""
     body = {"spec": {"desired": "Stopped"}}
-    await post.kube.patch(ALLOCATIONS, allocation.metadata.name, body, namespace=allocation.metadata.namespace)
+    await harness.kube.patch(ALLOCATIONS, allocation.metadata.name, body, namespace=allocation.metadata.namespace)
 
 
 def test_an_end_reaches_all_that_wait_for_it() -> None:
     """An end reaches all allocations that wait for it. When the ended one is being deleted and no status can be written
     for a while, its last finalizer stays."""
 
-    async def story(post: Post) -> None:
+    async def story(harness: WatcherHarness) -> None:
         has_ended_at: list[float] = []
 
         async def refuse(verb: Verb, plural: str) -> None:
             """Refuse status writes from the end of the dependency on, for some seconds."""
             if (verb, plural) != (Verb.UPDATE, ALLOCATIONS.plural):
                 return
-            if not has_ended_at and (await look(post.kube, "prep")).status.phase is Phase.TERMINATED:
-                has_ended_at.append(post.clock.now())
-            if has_ended_at and post.clock.now() < has_ended_at[0] + 5:
+            if not has_ended_at and (await look(harness.kube, "prep")).status.phase is Phase.TERMINATED:
+                has_ended_at.append(harness.clock.now())
+            if has_ended_at and harness.clock.now() < has_ended_at[0] + 5:
                 raise UnavailableError("the API server is away")
 
-        post.its.before = refuse
-        first = await launch(post.kube, "prep")
+        harness.its.before = refuse
+        first = await launch(harness.kube, "prep")
         body = {"metadata": {"finalizers": [TEARDOWN_FINALIZER]}}
-        first = await post.kube.patch(ALLOCATIONS, "prep", body, namespace=first.metadata.namespace)
+        first = await harness.kube.patch(ALLOCATIONS, "prep", body, namespace=first.metadata.namespace)
         for name, when in (("a", "ended"), ("b", "succeeded"), ("c", "failed")):
-            await launch(post.kube, name, after=[{"allocation": id_of(first), "when": when}])
-        await post.kube.delete(ALLOCATIONS, "prep", namespace=first.metadata.namespace, uid=first.metadata.uid)
+            await launch(harness.kube, name, after=[{"allocation": id_of(first), "when": when}])
+        await harness.kube.delete(ALLOCATIONS, "prep", namespace=first.metadata.namespace, uid=first.metadata.uid)
         for name in ("a", "c"):
-            done = await post.until(has_recorded, "the record", name=name)
+            done = await harness.until(has_recorded, "the record", name=name)
             assert (done.status.phase, done.status.dependencies[0].result) == (Phase.PENDING, Result.CANCELED)
-        canceled = await post.until(lambda found: found.status.result, "the end", name="b")
+        canceled = await harness.until(lambda found: found.status.result, "the end", name="b")
         assert ending(canceled) == (Phase.TERMINATED, Result.CANCELED, Reason.DEPENDENCY)
 
     play(story)
@@ -225,16 +225,18 @@ def test_an_end_reaches_all_that_wait_for_it() -> None:
 def test_who_is_launched_after_the_end_learns_it_too() -> None:
     """An allocation that is applied after the end, or the deletion, of its dependency gets the result too."""
 
-    async def story(post: Post) -> None:
-        first = await launch(post.kube, "prep")
-        await ends(post, first)
-        await post.until(lambda found: TEARDOWN_FINALIZER not in found.metadata.finalizers, "nothing left", name="prep")
-        await launch(post.kube, "a", after=[{"allocation": "prep", "when": "failed"}])
-        done = await post.until(has_recorded, "the record", name="a")
+    async def story(harness: WatcherHarness) -> None:
+        first = await launch(harness.kube, "prep")
+        await ends(harness, first)
+        await harness.until(
+            lambda found: TEARDOWN_FINALIZER not in found.metadata.finalizers, "nothing left", name="prep"
+        )
+        await launch(harness.kube, "a", after=[{"allocation": "prep", "when": "failed"}])
+        done = await harness.until(has_recorded, "the record", name="a")
         assert (done.status.phase, done.status.dependencies[0].id) == (Phase.PENDING, id_of(first))
-        await post.kube.delete(ALLOCATIONS, "prep", namespace=first.metadata.namespace, uid=first.metadata.uid)
-        await launch(post.kube, "b", after=[{"allocation": id_of(first)}])
-        gone = await post.until(lambda found: found.status.result, "the end", name="b")
+        await harness.kube.delete(ALLOCATIONS, "prep", namespace=first.metadata.namespace, uid=first.metadata.uid)
+        await launch(harness.kube, "b", after=[{"allocation": id_of(first)}])
+        gone = await harness.until(lambda found: found.status.result, "the end", name="b")
         assert ending(gone) == (Phase.TERMINATED, Result.CANCELED, Reason.DEPENDENCY)
         assert "its result is not known" in gone.status.message
 
@@ -244,13 +246,13 @@ def test_who_is_launched_after_the_end_learns_it_too() -> None:
 def test_one_pass_is_enough() -> None:
     """One pass is enough: a run without watches uses its own writes."""
 
-    async def story(post: Post) -> None:
-        first = await launch(post.kube, "prep")
-        await launch(post.kube, "a", after=[{"allocation": id_of(first), "when": "ended"}])
-        stored = await look(post.kube, "prep")
-        await put_status(post.kube, stored, stored.status)
-        await ends(post, stored)
-        await post.watcher.run_once()
-        assert has_recorded(await look(post.kube, "a"))
+    async def story(harness: WatcherHarness) -> None:
+        first = await launch(harness.kube, "prep")
+        await launch(harness.kube, "a", after=[{"allocation": id_of(first), "when": "ended"}])
+        stored = await look(harness.kube, "prep")
+        await put_status(harness.kube, stored, stored.status)
+        await ends(harness, stored)
+        await harness.watcher.run_once()
+        assert has_recorded(await look(harness.kube, "a"))
 
     play(story, watches=False)

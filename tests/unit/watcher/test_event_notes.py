@@ -19,7 +19,7 @@ from tests.support.reductions import a_running, settled
 from tests.support.small_cluster import a_client, a_core, furnish, launch
 
 
-def told(allocation: Allocation) -> list[tuple[str, str]]:
+def events_of(allocation: Allocation) -> list[tuple[str, str]]:
     """(reason, text) of each Event, oldest first."""
     return [(note.reason, note.text) for note in notes_of(allocation)]
 
@@ -51,7 +51,7 @@ def test_a_failure_is_a_warning_that_leads_to_the_pod() -> None:
 def test_the_places_are_told_and_not_a_list_without_end() -> None:
     """The Event of the placement lists the first nodes with their ranks, and the number of further nodes."""
     story = an_allocation().recorded(Event.ASSIGNED, at_s=1, data={"nodes": {f"n{index}": 2 for index in range(9)}})
-    assert told(story.it)[-1] == (
+    assert events_of(story.it)[-1] == (
         "Admitted",
         "attempt 1 is placed on n0 (2 ranks), n1 (2 ranks), n2 (2 ranks), 6 more",
     )
@@ -79,8 +79,8 @@ def test_a_restart_is_told_with_its_cause() -> None:
 def test_what_can_never_start_says_so() -> None:
     """An allocation that can never start has an Event with the explanation, as long as it waits."""
     waits = an_allocation().condition("Stalled", "NoFit", "can never start with the pool's current nodes")
-    assert told(waits.it)[-1] == ("CannotStart", "can never start with the pool's current nodes")
-    assert "CannotStart" not in [reason for reason, _ in told(waits.assigned().it)]
+    assert events_of(waits.it)[-1] == ("CannotStart", "can never start with the pool's current nodes")
+    assert "CannotStart" not in [reason for reason, _ in events_of(waits.assigned().it)]
 
 
 def test_an_event_is_as_kubernetes_wants_it() -> None:
@@ -95,7 +95,7 @@ def test_an_event_is_as_kubernetes_wants_it() -> None:
 # --- their writes
 
 
-class Desk:
+class NarratorHarness:
     """A cluster, and a narrator that has seen nothing of it yet."""
 
     def __init__(self) -> None:
@@ -115,74 +115,74 @@ class Desk:
 
 
 @pytest.fixture
-async def desk() -> Desk:
-    """A furnished desk."""
-    found = Desk()
+async def harness() -> NarratorHarness:
+    """A furnished harness."""
+    found = NarratorHarness()
     await furnish(found.kube)
     return found
 
 
-async def test_a_step_is_written_once(desk: Desk) -> None:
+async def test_a_step_is_written_once(harness: NarratorHarness) -> None:
     """A step is written once: another look, and a new leader, find its Event."""
-    job = await launch(desk.kube, "job")
-    for narrator in (desk.narrator, desk.narrator, desk.another(desk.kube)):
+    job = await launch(harness.kube, "job")
+    for narrator in (harness.narrator, harness.narrator, harness.another(harness.kube)):
         narrator.offer(job)
         assert await narrator.flush() == PAUSE_S
-    events = await desk.events()
+    events = await harness.events()
     assert list(events) == ["Queued"]
     about = events["Queued"].involved_object
     assert (about.kind, about.name, about.uid) == ("Allocation", "job", job.metadata.uid)
     assert events["Queued"].series is None
 
 
-async def test_what_comes_again_is_counted_by_whoever_leads(desk: Desk) -> None:
+async def test_repeated_events_are_counted_by_the_leader(harness: NarratorHarness) -> None:
     """Repeats of the same cause have one Event per hour; the leader writes its count each time that it has doubled."""
-    story = AllocationStory(await launch(desk.kube, "job", maxRestarts=100))
+    story = AllocationStory(await launch(harness.kube, "job", maxRestarts=100))
     for attempt in range(1, 6):
         story = restarted(story.assigned(at_s=10.0 * attempt), at_s=10.0 * attempt + 5)
-        desk.clock.advance(10)
-        narrator = desk.another(desk.kube) if attempt == 3 else desk.narrator
+        harness.clock.advance(10)
+        narrator = harness.another(harness.kube) if attempt == 3 else harness.narrator
         narrator.offer(story.it)
         await narrator.flush()
         if attempt == 3:
-            desk.narrator = narrator
-    requeued = (await desk.events())["Requeued"]
+            harness.narrator = narrator
+    requeued = (await harness.events())["Requeued"]
     assert requeued.series is not None
     assert requeued.series.count == 4
 
 
-async def test_an_old_story_is_not_told_again(desk: Desk) -> None:
+async def test_an_old_history_is_not_published_again(harness: NarratorHarness) -> None:
     """A new leader does not write Events of steps that happened long ago."""
-    job = await launch(desk.kube, "job")
-    desk.clock.advance(RECENT_S + 1)
-    desk.narrator.offer(job)
-    await desk.narrator.flush()
-    assert await desk.events() == {}
+    job = await launch(harness.kube, "job")
+    harness.clock.advance(RECENT_S + 1)
+    harness.narrator.offer(job)
+    await harness.narrator.flush()
+    assert await harness.events() == {}
 
 
-async def test_what_is_refused_is_left_and_what_is_away_is_tried_again(desk: Desk) -> None:
+async def test_what_is_refused_is_left_and_what_is_away_is_tried_again(harness: NarratorHarness) -> None:
     """A refused Event is dropped, and one whose server is away is retried; nothing waits for Events or fails by
     them."""
-    kube = RefusingKube(desk.core, random=SeededRandom(1))
-    narrator = desk.another(kube)
-    job = await launch(desk.kube, "job")
+    kube = RefusingKube(harness.core, random=SeededRandom(1))
+    narrator = harness.another(kube)
+    job = await launch(harness.kube, "job")
     kube.error = UnavailableError("away")
     narrator.offer(job)
     assert await narrator.flush() == RETRY_S
     kube.error = DeniedError("no such right")
     assert await narrator.flush() == PAUSE_S
-    assert await desk.events() == {}
+    assert await harness.events() == {}
     kube.error = None
     narrator.offer(job)
     await narrator.flush()
-    assert await desk.events() == {}, "it was given up, until there is more to tell"
+    assert await harness.events() == {}, "it was given up, until there is more to tell"
 
 
-async def test_a_count_that_could_not_be_written_is_written_later(desk: Desk) -> None:
+async def test_a_count_that_could_not_be_written_is_written_later(harness: NarratorHarness) -> None:
     """A count whose write failed is written later, and no repeat is counted twice."""
-    kube = RefusingKube(desk.core, random=SeededRandom(1))
-    narrator = desk.another(kube)
-    story = restarted(AllocationStory(await launch(desk.kube, "job", maxRestarts=9)).assigned(at_s=1), at_s=2)
+    kube = RefusingKube(harness.core, random=SeededRandom(1))
+    narrator = harness.another(kube)
+    story = restarted(AllocationStory(await launch(harness.kube, "job", maxRestarts=9)).assigned(at_s=1), at_s=2)
     narrator.offer(story.it)
     await narrator.flush()
     again = restarted(story.assigned(at_s=3), at_s=4)
@@ -191,21 +191,21 @@ async def test_a_count_that_could_not_be_written_is_written_later(desk: Desk) ->
     assert await narrator.flush() == RETRY_S
     kube.error = None
     assert await narrator.flush() == PAUSE_S
-    events = await desk.events()
+    events = await harness.events()
     for reason in ("Admitted", "Requeued"):
         series = events[reason].series
         assert series is not None, reason
         assert series.count == 2
 
 
-async def test_many_are_told_in_batches(desk: Desk) -> None:
+async def test_many_are_told_in_batches(harness: NarratorHarness) -> None:
     """Many Events are written in batches with pauses between them."""
     for index in range(BATCH_MAX + 3):
-        desk.narrator.offer(await launch(desk.kube, f"job-{index}"))
-    await desk.narrator.flush()
-    assert len((await desk.kube.list(EVENTS)).items) == BATCH_MAX
-    await desk.narrator.flush()
-    assert len((await desk.kube.list(EVENTS)).items) == BATCH_MAX + 3
+        harness.narrator.offer(await launch(harness.kube, f"job-{index}"))
+    await harness.narrator.flush()
+    assert len((await harness.kube.list(EVENTS)).items) == BATCH_MAX
+    await harness.narrator.flush()
+    assert len((await harness.kube.list(EVENTS)).items) == BATCH_MAX + 3
 
 
 class RefusingKube(CoreKube):

@@ -14,7 +14,7 @@ from tests.support.small_cluster import a_client, a_core, furnish, launch
 KEY, SPACE = "run-k3x7q2m5ab", "default"
 
 
-class Scene:
+class IdempotencyGcHarness:
     """A cluster with one claim, for an allocation `llm`, and a watcher that has seen nothing yet."""
 
     def __init__(self) -> None:
@@ -29,59 +29,59 @@ class Scene:
 
 
 @pytest.fixture
-async def scene() -> Scene:
+async def harness() -> IdempotencyGcHarness:
     """A furnished cluster with one claim."""
-    found = Scene()
+    found = IdempotencyGcHarness()
     await furnish(found.kube)
     await found.kube.create(CLAIM_MAPS, claim_manifest(KEY, SPACE, "llm", found.clock.now()))
     return found
 
 
-async def test_an_hour_after_it_was_written_it_goes(scene: Scene) -> None:
+async def test_an_hour_after_it_was_written_it_goes(harness: IdempotencyGcHarness) -> None:
     """A claim is deleted an hour after it was written, not before; other ConfigMaps stay."""
-    await scene.kube.create(CONFIG_MAPS, {"metadata": {"name": "mine", "namespace": SPACE}})
-    scene.clock.advance(KEPT_S - 1)
-    assert await scene.sweeper.sweep() == 0
-    scene.clock.advance(2)
-    assert [await scene.sweeper.sweep() for _ in range(2)] == [1, 0]
-    assert [each.metadata.name for each in (await scene.kube.list(CONFIG_MAPS)).items] == ["mine"]
+    await harness.kube.create(CONFIG_MAPS, {"metadata": {"name": "mine", "namespace": SPACE}})
+    harness.clock.advance(KEPT_S - 1)
+    assert await harness.sweeper.sweep() == 0
+    harness.clock.advance(2)
+    assert [await harness.sweeper.sweep() for _ in range(2)] == [1, 0]
+    assert [each.metadata.name for each in (await harness.kube.list(CONFIG_MAPS)).items] == ["mine"]
 
 
 @pytest.mark.parametrize("is_seen", [True, False])
-async def test_it_stays_as_long_as_its_allocation(scene: Scene, is_seen: bool) -> None:
+async def test_it_stays_as_long_as_its_allocation(harness: IdempotencyGcHarness, is_seen: bool) -> None:
     """A claim stays as long as its allocation exists, whether the cache shows the allocation or not."""
-    found = await launch(scene.kube, "llm")
+    found = await launch(harness.kube, "llm")
     if is_seen:
-        scene.world.allocations.replace([found], 1)
-    scene.clock.advance(KEPT_S * 100)
-    assert (await scene.sweeper.sweep(), await scene.claims()) == (0, 1)
+        harness.world.allocations.replace([found], 1)
+    harness.clock.advance(KEPT_S * 100)
+    assert (await harness.sweeper.sweep(), await harness.claims()) == (0, 1)
 
 
-async def test_one_that_is_taken_anew_in_this_moment_stays(scene: Scene) -> None:
+async def test_one_that_is_taken_anew_in_this_moment_stays(harness: IdempotencyGcHarness) -> None:
     """A claim that is written again between the LIST and the delete stays."""
-    scene.clock.advance(KEPT_S + 1)
-    claim = await scene.kube.get(CLAIM_MAPS, claim_name(KEY), namespace=SPACE)
+    harness.clock.advance(KEPT_S + 1)
+    claim = await harness.kube.get(CLAIM_MAPS, claim_name(KEY), namespace=SPACE)
     taken: list[str] = []
 
     async def take(verb: Verb, _plural: str) -> None:
         if verb is Verb.DELETE and not taken:
             taken.append(verb)
-            patch = reclaim_patch(claim, "other", scene.clock.now())
-            await scene.kube.patch(CLAIM_MAPS, claim.metadata.name, patch, namespace=SPACE)
+            patch = reclaim_patch(claim, "other", harness.clock.now())
+            await harness.kube.patch(CLAIM_MAPS, claim.metadata.name, patch, namespace=SPACE)
 
-    scene.kube.before = take
-    assert (await scene.sweeper.sweep(), len(taken), await scene.claims()) == (0, 1, 1)
+    harness.kube.before = take
+    assert (await harness.sweeper.sweep(), len(taken), await harness.claims()) == (0, 1, 1)
 
 
-async def test_who_can_not_look_deletes_nothing(scene: Scene) -> None:
+async def test_without_a_successful_list_nothing_is_deleted(harness: IdempotencyGcHarness) -> None:
     """Nothing is deleted when the API server does not answer whether the allocation is gone."""
-    scene.clock.advance(KEPT_S + 1)
+    harness.clock.advance(KEPT_S + 1)
 
     async def away(verb: Verb, _plural: str) -> None:
         if verb is Verb.GET:
             raise UnavailableError("reset")
 
-    scene.kube.before = away
+    harness.kube.before = away
     with pytest.raises(UnavailableError):
-        await scene.sweeper.sweep()
-    assert await scene.claims() == 1
+        await harness.sweeper.sweep()
+    assert await harness.claims() == 1

@@ -14,7 +14,7 @@ SKIPS_AT = 40 * MB
 """The rate at which lines are read without being stored, in bytes per second."""
 
 
-class Flood:
+class FloodingRank:
     """A rank that prints, a node that keeps it, and a reader that stores what it reads unless it lags too much."""
 
     def __init__(
@@ -62,22 +62,22 @@ class Flood:
 
 @pytest.mark.parametrize("skew_s", [-3600.0, -0.7, 0.0, 30.0])
 @pytest.mark.parametrize("rate", [1.5 * MB, 2 * MB, 3 * MB])
-def test_no_line_is_removed_unread(rate: float, skew_s: float) -> None:
+def test_no_line_is_rotated_away_unread(rate: float, skew_s: float) -> None:
     """A log that is written faster than it is stored never waits for longer than its node keeps it, whatever the
     difference between the clocks of the node and the reader."""
-    flood = Flood(stores_at=1 * MB, skew_s=skew_s)
-    flood.print_at(rate, for_s=60)
-    assert flood.left_out > 0
-    assert flood.most_waiting < NODE_KEEPS
+    flooding = FloodingRank(stores_at=1 * MB, skew_s=skew_s)
+    flooding.print_at(rate, for_s=60)
+    assert flooding.left_out > 0
+    assert flooding.most_waiting < NODE_KEEPS
 
 
-def test_of_a_node_that_keeps_more_more_is_stored() -> None:
+def test_a_larger_log_file_on_the_node_lets_more_lines_be_stored() -> None:
     """A flood that loses lines with a kubelet's usual file sizes is stored whole with larger files, and no line is
     removed unread."""
-    usual, large = Flood(stores_at=4 * MB), Flood(stores_at=4 * MB, keeps=120 * MB)
-    for flood in (usual, large):
-        flood.print_at(16 * MB, for_s=1)
-        flood.print_at(0, for_s=60)
+    usual, large = FloodingRank(stores_at=4 * MB), FloodingRank(stores_at=4 * MB, keeps=120 * MB)
+    for flooding in (usual, large):
+        flooding.print_at(16 * MB, for_s=1)
+        flooding.print_at(0, for_s=60)
     assert usual.left_out > 0
     assert (large.left_out, large.waiting) == (0, 0)
     large.print_at(16 * MB, for_s=60)
@@ -88,29 +88,29 @@ def test_of_a_node_that_keeps_more_more_is_stored() -> None:
 @pytest.mark.parametrize("skew_s", [-3600.0, 0.0, 3600.0])
 def test_what_can_be_stored_is_stored(skew_s: float) -> None:
     """No line is left out of a log that is stored as fast as it is written, however late its first line was read."""
-    flood = Flood(stores_at=2 * MB, skew_s=skew_s, begins_after_s=3.0)
-    flood.print_at(1 * MB, for_s=120)
-    assert flood.left_out == 0
+    flooding = FloodingRank(stores_at=2 * MB, skew_s=skew_s, begins_after_s=3.0)
+    flooding.print_at(1 * MB, for_s=120)
+    assert flooding.left_out == 0
 
 
 def test_a_short_burst_is_stored() -> None:
     """A burst of a few seconds at twice the rate is stored whole: fewer bytes wait than the node keeps, so all are read
     in time."""
-    flood = Flood(stores_at=1 * MB)
-    flood.print_at(0.5 * MB, for_s=10)
-    flood.print_at(2 * MB, for_s=2)
-    flood.print_at(0, for_s=20)
-    assert (flood.left_out, flood.waiting) == (0, 0)
+    flooding = FloodingRank(stores_at=1 * MB)
+    flooding.print_at(0.5 * MB, for_s=10)
+    flooding.print_at(2 * MB, for_s=2)
+    flooding.print_at(0, for_s=20)
+    assert (flooding.left_out, flooding.waiting) == (0, 0)
 
 
 def test_lines_are_stored_again_once_the_reader_has_caught_up() -> None:
     """The gap ends at the newest line, not later: the rate has fallen, and no lines wait any more."""
-    flood = Flood(stores_at=1 * MB)
-    flood.print_at(4 * MB, for_s=20)
-    left_out, waiting = flood.left_out, flood.waiting
-    flood.print_at(0.5 * MB, for_s=30)
-    assert flood.left_out - left_out <= waiting + (0.5 * MB) * (LAG_OVER_S + STEP_S)
-    assert flood.waiting < 1 * MB * STEP_S
+    flooding = FloodingRank(stores_at=1 * MB)
+    flooding.print_at(4 * MB, for_s=20)
+    left_out, waiting = flooding.left_out, flooding.waiting
+    flooding.print_at(0.5 * MB, for_s=30)
+    assert flooding.left_out - left_out <= waiting + (0.5 * MB) * (LAG_OVER_S + STEP_S)
+    assert flooding.waiting < 1 * MB * STEP_S
 
 
 def test_a_log_without_times_never_lags() -> None:

@@ -69,7 +69,7 @@ def test_a_container_that_waits_for_a_reason_is_told_at_once(word: str, message:
         assert said_of(once(starting(), a_pod().waiting(calm)).allocation) == ("", "")
 
 
-def test_the_same_is_told_once() -> None:
+def test_the_same_obstacle_is_reported_once() -> None:
     """An obstacle is reported once: another try of the kubelet, the wait between tries, and other numbers in the same
     text are not new."""
     first = once(starting(), a_pod().waiting("ErrImagePull", "not found")).allocation
@@ -80,7 +80,7 @@ def test_the_same_is_told_once() -> None:
     assert "no such device" in said_of(other)[1]
 
 
-def test_what_was_overcome_is_told_no_more() -> None:
+def test_a_resolved_obstacle_is_not_reported() -> None:
     """An obstacle is removed when its rank has started, also while others have not, and when all have started."""
     first = once(starting(2), a_pod(0).waiting("CreateContainerConfigError", SECRET), a_pod(1).bound()).allocation
     assert said_of(first) == ("CreateContainerConfigError", TOLD)

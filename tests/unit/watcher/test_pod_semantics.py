@@ -18,39 +18,39 @@ from slipway.model.reasons import Reason, Result
 from slipway.runtime.service import ServiceStop
 from tests.support.builders import T0, PodStory, a_pod, an_allocation, at
 from tests.support.reductions import NOW, a_running, ending, once, settled
-from tests.support.watch_post import Post, play
+from tests.support.watcher_harness import WatcherHarness, play
 
 PROGRESS = (Event.PULLING, Event.STARTING, Event.RUNNING)
 
 
-async def told(post: Post, allocation: Allocation) -> list[Event]:
+async def progress_in_stream(harness: WatcherHarness, allocation: Allocation) -> list[Event]:
     """The progress events in the allocation's stream, repeats included."""
-    return [each.event.type for each in await post.stream(allocation) if each.event.type in PROGRESS]
+    return [each.event.type for each in await harness.stream(allocation) if each.event.type in PROGRESS]
 
 
 def test_pending_and_scheduled_emits_exactly_pulling_then_starting_once() -> None:
     """Pulling and Starting are emitted once, however long the containers wait and however often they are checked, by
     two watchers or a restarted one."""
 
-    async def story(post: Post) -> None:
-        post.kubelet.starts_after_s = 200.0
+    async def story(harness: WatcherHarness) -> None:
+        harness.kubelet.starts_after_s = 200.0
         stops = [ServiceStop(), ServiceStop(), ServiceStop()]
         tasks = [
-            asyncio.ensure_future(post.run(post.watcher, stops[0])),
-            asyncio.ensure_future(post.run(post.another("two"), stops[1])),
+            asyncio.ensure_future(harness.run(harness.watcher, stops[0])),
+            asyncio.ensure_future(harness.run(harness.another("two"), stops[1])),
         ]
-        await post.launch("n0", "n1")
-        allocation = await post.until(lambda found: found.status.phase is Phase.STARTING, "starting")
-        assert all(pod.spec.node_name and pod.status.phase == "Pending" for pod in await post.pods())
-        await post.clock.sleep(60)
+        await harness.launch("n0", "n1")
+        allocation = await harness.until(lambda found: found.status.phase is Phase.STARTING, "starting")
+        assert all(pod.spec.node_name and pod.status.phase == "Pending" for pod in await harness.pods())
+        await harness.clock.sleep(60)
         stops[0].set()
         await tasks[0]
-        tasks.append(asyncio.ensure_future(post.run(post.another("three"), stops[2])))
-        await post.clock.sleep(60)
-        assert await told(post, allocation) == [Event.PULLING, Event.STARTING]
-        await post.until(lambda found: found.status.phase is Phase.RUNNING, "running", timeout_s=200)
-        await post.clock.sleep(1)
-        assert await told(post, allocation) == [*PROGRESS]
+        tasks.append(asyncio.ensure_future(harness.run(harness.another("three"), stops[2])))
+        await harness.clock.sleep(60)
+        assert await progress_in_stream(harness, allocation) == [Event.PULLING, Event.STARTING]
+        await harness.until(lambda found: found.status.phase is Phase.RUNNING, "running", timeout_s=200)
+        await harness.clock.sleep(1)
+        assert await progress_in_stream(harness, allocation) == [*PROGRESS]
         for stop in stops:
             stop.set()
         await asyncio.gather(*tasks)
@@ -231,19 +231,19 @@ def test_a_pod_deleted_by_hand_is_replaced_by_the_next_attempt_and_all_is_told()
     """A pod that was deleted by hand leads to Terminating and a second attempt with its own progress, and all of it is
     published."""
 
-    async def story(post: Post) -> None:
-        await post.launch("n0")
-        await post.until(lambda found: found.status.phase is Phase.RUNNING, "running")
-        [pod] = await post.pods()
-        await post.kube.delete(PODS, pod.metadata.name, namespace="default")
-        again = await post.until(lambda found: found.status.attempt == 2, "the second attempt")
+    async def story(harness: WatcherHarness) -> None:
+        await harness.launch("n0")
+        await harness.until(lambda found: found.status.phase is Phase.RUNNING, "running")
+        [pod] = await harness.pods()
+        await harness.kube.delete(PODS, pod.metadata.name, namespace="default")
+        again = await harness.until(lambda found: found.status.attempt == 2, "the second attempt")
         assert (again.status.restarts, again.status.infra_restarts) == (0, 1)
-        await post.desk.admit("n1")
-        running = await post.until(
+        await harness.worker_harness.admit("n1")
+        running = await harness.until(
             lambda found: found.status.attempt == 2 and found.status.phase is Phase.RUNNING, "running again"
         )
-        await post.clock.sleep(1)
-        assert await told(post, running) == [*PROGRESS, *PROGRESS]
+        await harness.clock.sleep(1)
+        assert await progress_in_stream(harness, running) == [*PROGRESS, *PROGRESS]
 
     play(story)
 
@@ -252,13 +252,13 @@ def test_a_pod_that_vanishes_without_a_trace_is_looked_for_and_then_retried() ->
     """When a user has removed our finalizer and deleted the pod by force, its absence alone ends nothing; a consistent
     read that does not find it ends the attempt."""
 
-    async def story(post: Post) -> None:
-        await post.launch("n0")
-        await post.until(lambda found: found.status.phase is Phase.RUNNING, "running")
-        [pod] = await post.pods()
-        await post.kube.patch(PODS, pod.metadata.name, {"metadata": {"finalizers": None}}, namespace="default")
-        await post.kube.delete(PODS, pod.metadata.name, namespace="default", grace_s=0)
-        again = await post.until(lambda found: found.status.attempt == 2, "the second attempt")
+    async def story(harness: WatcherHarness) -> None:
+        await harness.launch("n0")
+        await harness.until(lambda found: found.status.phase is Phase.RUNNING, "running")
+        [pod] = await harness.pods()
+        await harness.kube.patch(PODS, pod.metadata.name, {"metadata": {"finalizers": None}}, namespace="default")
+        await harness.kube.delete(PODS, pod.metadata.name, namespace="default", grace_s=0)
+        again = await harness.until(lambda found: found.status.attempt == 2, "the second attempt")
         assert again.status.transitions[-1].reason == Reason.POD_LOST
 
     play(story)
@@ -291,23 +291,23 @@ def test_a_pod_evicted_for_its_own_limits_has_failed(case: str) -> None:
 def test_an_eviction_while_the_watcher_is_away_is_told_with_its_reason() -> None:
     """The reason of an eviction is read from the pod itself, also when the watcher was away at the time."""
 
-    async def story(post: Post) -> None:
+    async def story(harness: WatcherHarness) -> None:
         stop = ServiceStop()
-        first = asyncio.ensure_future(post.run(post.watcher, stop))
-        await post.launch("n0")
-        allocation = await post.until(lambda found: found.status.phase is Phase.RUNNING, "running")
+        first = asyncio.ensure_future(harness.run(harness.watcher, stop))
+        await harness.launch("n0")
+        allocation = await harness.until(lambda found: found.status.phase is Phase.RUNNING, "running")
         stop.set()
         await first
-        [pod] = await post.pods()
-        stored = clone(post.core.get("pods", "default", pod.metadata.name))
+        [pod] = await harness.pods()
+        stored = clone(harness.core.get("pods", "default", pod.metadata.name))
         stored["status"] = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
-        post.core.update_status("pods", "default", pod.metadata.name, stored)
-        await post.clock.sleep(30)
+        harness.core.update_status("pods", "default", pod.metadata.name, stored)
+        await harness.clock.sleep(30)
         stop = ServiceStop()
-        second = asyncio.ensure_future(post.run(post.another("two"), stop))
-        again = await post.until(lambda found: found.status.attempt == 2, "the second attempt")
+        second = asyncio.ensure_future(harness.run(harness.another("two"), stop))
+        again = await harness.until(lambda found: found.status.attempt == 2, "the second attempt")
         assert again.status.avoid_nodes == ["n0"]
-        reasons = [each.event.reason for each in await post.stream(allocation)]
+        reasons = [each.event.reason for each in await harness.stream(allocation)]
         assert Reason.EVICTED in reasons
         assert id_of(again) == id_of(allocation)
         stop.set()

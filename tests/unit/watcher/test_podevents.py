@@ -13,12 +13,12 @@ from slipway.model.lifecycle import Phase
 from slipway.model.times import format_time
 from slipway.runtime.service import ServiceStop
 from slipway.streams.logpacks import LogLine
-from tests.support.watch_post import Post, play
+from tests.support.watcher_harness import WatcherHarness, play
 
 
-async def happen(post: Post, pod: Pod, name: str, reason: str, message: str, **fields: Any) -> None:
+async def happen(harness: WatcherHarness, pod: Pod, name: str, reason: str, message: str, **fields: Any) -> None:
     """Create an Event as a kubelet does."""
-    now = format_time(post.clock.now(), "seconds")
+    now = format_time(harness.clock.now(), "seconds")
     about = {"kind": "Pod", "namespace": "default", "name": pod.metadata.name, "uid": pod.metadata.uid}
     body = {
         "metadata": {"name": name, "namespace": "default"},
@@ -31,23 +31,23 @@ async def happen(post: Post, pod: Pod, name: str, reason: str, message: str, **f
         "count": 1,
         **fields,
     }
-    await post.kube.create(EVENTS, body)
+    await harness.kube.create(EVENTS, body)
 
 
-async def again(post: Post, name: str, count: int) -> None:
+async def again(harness: WatcherHarness, name: str, count: int) -> None:
     """Raise the count of the Event, as for a repeat."""
-    now = format_time(post.clock.now(), "seconds")
-    await post.kube.patch(EVENTS, name, {"count": count, "lastTimestamp": now}, namespace="default")
+    now = format_time(harness.clock.now(), "seconds")
+    await harness.kube.patch(EVENTS, name, {"count": count, "lastTimestamp": now}, namespace="default")
 
 
-async def lines(post: Post, allocation: Allocation) -> list[LogLine]:
-    return [item.line for item in await post.streams.logs.read(id_of(allocation)) if item.line.stream == "event"]
+async def lines(harness: WatcherHarness, allocation: Allocation) -> list[LogLine]:
+    return [item.line for item in await harness.streams.logs.read(id_of(allocation)) if item.line.stream == "event"]
 
 
-async def a_running_pod(post: Post) -> tuple[Allocation, Pod]:
-    await post.launch("n0")
-    allocation = await post.until(lambda found: found.status.phase is Phase.RUNNING, "running")
-    [pod] = await post.pods()
+async def a_running_pod(harness: WatcherHarness) -> tuple[Allocation, Pod]:
+    await harness.launch("n0")
+    allocation = await harness.until(lambda found: found.status.phase is Phase.RUNNING, "running")
+    [pod] = await harness.pods()
     return allocation, pod
 
 
@@ -55,32 +55,32 @@ def test_an_event_of_a_pod_is_a_line_of_its_rank() -> None:
     """An Event of a pod becomes a readable line with the Event's time, rank and attempt, which is marked as no output
     of the rank."""
 
-    async def story(post: Post) -> None:
-        allocation, pod = await a_running_pod(post)
-        at = format_time(post.clock.now(), "seconds")
-        await happen(post, pod, "e1", "Pulling", 'Pulling image "python:3.11"')
-        await happen(post, pod, "e2", "Created", "Created container: main")
-        await post.clock.sleep(1)
-        [line] = await lines(post, allocation)
+    async def story(harness: WatcherHarness) -> None:
+        allocation, pod = await a_running_pod(harness)
+        at = format_time(harness.clock.now(), "seconds")
+        await happen(harness, pod, "e1", "Pulling", 'Pulling image "python:3.11"')
+        await happen(harness, pod, "e2", "Created", "Created container: main")
+        await harness.clock.sleep(1)
+        [line] = await lines(harness, allocation)
         assert (line.text, line.rank, line.attempt) == ("Pulling image python:3.11", 0, 1)
         assert line.time[:19] == at[:19]
 
     play(story)
 
 
-def test_what_happens_to_pods_of_others_is_nobodys_line() -> None:
+def test_events_of_other_pods_are_not_logged() -> None:
     """Events of other pods, and of other kinds of objects, do not become lines."""
 
-    async def story(post: Post) -> None:
-        allocation, pod = await a_running_pod(post)
+    async def story(harness: WatcherHarness) -> None:
+        allocation, pod = await a_running_pod(harness)
         other = pod.metadata
-        await happen(post, pod, "e1", "Pulled", "x", involvedObject={"kind": "Node", "name": "n0", "uid": other.uid})
+        await happen(harness, pod, "e1", "Pulled", "x", involvedObject={"kind": "Node", "name": "n0", "uid": other.uid})
         about = {"kind": "Pod", "namespace": "default", "name": "web-0", "uid": "other"}
-        await happen(post, pod, "e2", "Pulled", "x", involvedObject=about)
+        await happen(harness, pod, "e2", "Pulled", "x", involvedObject=about)
         about = {"kind": "Pod", "namespace": "default", "name": f"{id_of(allocation)[:-1]}0-1-0", "uid": "other"}
-        await happen(post, pod, "e3", "Pulled", "x", involvedObject=about)
-        await post.clock.sleep(1)
-        assert await lines(post, allocation) == []
+        await happen(harness, pod, "e3", "Pulled", "x", involvedObject=about)
+        await harness.clock.sleep(1)
+        assert await lines(harness, allocation) == []
 
     play(story)
 
@@ -88,12 +88,12 @@ def test_what_happens_to_pods_of_others_is_nobodys_line() -> None:
 def test_an_event_of_a_pod_that_is_gone_is_still_told() -> None:
     """An Event of a deleted pod still becomes a line: the pod's name identifies its rank."""
 
-    async def story(post: Post) -> None:
-        allocation, pod = await a_running_pod(post)
+    async def story(harness: WatcherHarness) -> None:
+        allocation, pod = await a_running_pod(harness)
         about = {"kind": "Pod", "namespace": "default", "name": pod.metadata.name, "uid": "an earlier pod"}
-        await happen(post, pod, "e1", "Evicted", "The node was low on memory.", involvedObject=about)
-        await post.clock.sleep(1)
-        [line] = await lines(post, allocation)
+        await happen(harness, pod, "e1", "Evicted", "The node was low on memory.", involvedObject=about)
+        await harness.clock.sleep(1)
+        [line] = await lines(harness, allocation)
         assert line.text == "evicted: The node was low on memory."
 
     play(story)
@@ -102,15 +102,15 @@ def test_an_event_of_a_pod_that_is_gone_is_still_told() -> None:
 def test_repeats_are_folded() -> None:
     """Repeats are reported at the first, then whenever their number has doubled."""
 
-    async def story(post: Post) -> None:
-        allocation, pod = await a_running_pod(post)
-        await happen(post, pod, "e1", "BackOff", 'Back-off pulling image "a"')
+    async def story(harness: WatcherHarness) -> None:
+        allocation, pod = await a_running_pod(harness)
+        await happen(harness, pod, "e1", "BackOff", 'Back-off pulling image "a"')
         for count in range(2, 11):
-            await post.clock.sleep(1)
-            await again(post, "e1", count)
-        await post.clock.sleep(1)
+            await harness.clock.sleep(1)
+            await again(harness, "e1", count)
+        await harness.clock.sleep(1)
         said = "Waiting for image a: the pull failed and is retried"
-        found = [line.text for line in await lines(post, allocation)]
+        found = [line.text for line in await lines(harness, allocation)]
         assert found == [said, f"{said} (2 times)", f"{said} (4 times)", f"{said} (8 times)"]
 
     play(story)
@@ -120,19 +120,19 @@ def test_a_watch_that_ends_is_taken_up_where_it_ended() -> None:
     """When the server ends the watch, as it does regularly, the watcher resumes it without a LIST, a gap or a
     repeat."""
 
-    async def story(post: Post) -> None:
-        allocation, pod = await a_running_pod(post)
+    async def story(harness: WatcherHarness) -> None:
+        allocation, pod = await a_running_pod(harness)
         lists: list[str] = []
 
         async def note(verb: Verb, plural: str) -> None:
             if (verb, plural) == (Verb.LIST, "events"):
                 lists.append(plural)
 
-        post.its.before = note
+        harness.its.before = note
         for number in range(6):
-            await happen(post, pod, f"e{number}", "FailedMount", f"volume {number}")
-            await post.clock.sleep(70)
-        found = [line.text for line in await lines(post, allocation)]
+            await happen(harness, pod, f"e{number}", "FailedMount", f"volume {number}")
+            await harness.clock.sleep(70)
+        found = [line.text for line in await lines(harness, allocation)]
         assert found == [f"Waiting for a volume: volume {number}" for number in range(6)]
         assert lists == []
 
@@ -142,24 +142,24 @@ def test_a_watch_that_ends_is_taken_up_where_it_ended() -> None:
 def test_a_restart_of_the_watcher_repeats_nothing_and_misses_nothing() -> None:
     """A restarted watcher reports the Events of the time in between, and does not repeat an Event or its count."""
 
-    async def story(post: Post) -> None:
+    async def story(harness: WatcherHarness) -> None:
         stop = ServiceStop()
-        watching = asyncio.ensure_future(post.run(post.watcher, stop))
-        allocation, pod = await a_running_pod(post)
-        await happen(post, pod, "e1", "Pulling", 'Pulling image "a"')
-        await happen(post, pod, "e2", "BackOff", 'Back-off pulling image "a"')
-        await again(post, "e2", 4)
-        await post.clock.sleep(1)
-        before = [line.text for line in await lines(post, allocation)]
+        watching = asyncio.ensure_future(harness.run(harness.watcher, stop))
+        allocation, pod = await a_running_pod(harness)
+        await happen(harness, pod, "e1", "Pulling", 'Pulling image "a"')
+        await happen(harness, pod, "e2", "BackOff", 'Back-off pulling image "a"')
+        await again(harness, "e2", 4)
+        await harness.clock.sleep(1)
+        before = [line.text for line in await lines(harness, allocation)]
         stop.set()
         await watching
-        await happen(post, pod, "e3", "Pulled", 'Successfully pulled image "a" in 2s')
-        await again(post, "e2", 6)
-        await post.clock.sleep(30)
+        await happen(harness, pod, "e3", "Pulled", 'Successfully pulled image "a" in 2s')
+        await again(harness, "e2", 6)
+        await harness.clock.sleep(30)
         stop = ServiceStop()
-        watching = asyncio.ensure_future(post.run(post.another("two"), stop))
-        await post.clock.sleep(30)
-        assert [line.text for line in await lines(post, allocation)] == [*before, "image pulled in 2 s"]
+        watching = asyncio.ensure_future(harness.run(harness.another("two"), stop))
+        await harness.clock.sleep(30)
+        assert [line.text for line in await lines(harness, allocation)] == [*before, "image pulled in 2 s"]
         stop.set()
         await watching
 

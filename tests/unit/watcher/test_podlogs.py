@@ -25,14 +25,14 @@ from slipway.watcher.logfollower import FollowerDeps, LogFollower, LogPackWriter
 from tests.support.builders import T0, a_pod, an_allocation
 from tests.support.cycles import cyclic_garbage
 from tests.support.virtual_time import VirtualClock, run_virtual
-from tests.support.watch_post import Post, play
+from tests.support.watcher_harness import WatcherHarness, play
 
 
-class Journal:
+class FakeContainerLogs:
     """The logs of all containers: a line each `every_s` while they run (`LogKey` of the core's client)."""
 
-    def __init__(self, post: Post) -> None:
-        self._post = post
+    def __init__(self, harness: WatcherHarness) -> None:
+        self._post = harness
         self.lines: dict[str, list[tuple[float, str]]] = {}
         self.is_broken = False
         self.is_removed = False
@@ -110,20 +110,20 @@ class Journal:
         return True
 
 
-def with_journal(post: Post) -> Journal:
-    journal = Journal(post)
-    post.its._logs = journal  # pyright: ignore[reportPrivateUsage]
-    return journal
+def with_journal(harness: WatcherHarness) -> FakeContainerLogs:
+    container_logs = FakeContainerLogs(harness)
+    harness.its._logs = container_logs  # pyright: ignore[reportPrivateUsage]
+    return container_logs
 
 
-async def said(post: Post, allocation: Allocation) -> list[str]:
+async def log_messages(harness: WatcherHarness, allocation: Allocation) -> list[str]:
     """The messages about the allocation's logs, beside their lines."""
-    stored = await post.streams.logs.read(id_of(allocation), limit=100_000)
+    stored = await harness.streams.logs.read(id_of(allocation), limit=100_000)
     return [item.line.text for item in stored if item.line.stream == "event"]
 
 
-async def texts(post: Post, allocation: Allocation) -> list[str]:
-    stored = await post.streams.logs.read(id_of(allocation), limit=100_000)
+async def texts(harness: WatcherHarness, allocation: Allocation) -> list[str]:
+    stored = await harness.streams.logs.read(id_of(allocation), limit=100_000)
     return [item.line.text for item in stored if item.line.stream != "event"]
 
 
@@ -135,27 +135,27 @@ def is_let_go(allocation: Allocation) -> bool:
     return allocation.status.phase is Phase.TERMINATED and not allocation.metadata.finalizers
 
 
-async def uid_of_rank(post: Post, rank: int) -> str:
-    return next(pod.metadata.uid for pod in await post.pods() if pod.metadata.name.endswith(f"-{rank}"))
+async def uid_of_rank(harness: WatcherHarness, rank: int) -> str:
+    return next(pod.metadata.uid for pod in await harness.pods() if pod.metadata.name.endswith(f"-{rank}"))
 
 
 def test_the_log_of_a_short_command_is_complete() -> None:
     """The last line is read before the pod's finalizer goes."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        post.kubelet.runs_s = {0: 1.0}
-        await post.launch()
-        await post.until(is_running, "running")
-        uid = await uid_of_rank(post, 0)
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        harness.kubelet.runs_s = {0: 1.0}
+        await harness.launch()
+        await harness.until(is_running, "running")
+        uid = await uid_of_rank(harness, 0)
         for number in range(18):
-            journal.write(uid, f"line {number}")
+            container_logs.write(uid, f"line {number}")
             await asyncio.sleep(0.05)
-        ended = await post.until(is_let_go, "the end")
-        assert await texts(post, ended) == [f"line {number}" for number in range(18)]
-        lines = await post.streams.logs.read(id_of(ended))
+        ended = await harness.until(is_let_go, "the end")
+        assert await texts(harness, ended) == [f"line {number}" for number in range(18)]
+        lines = await harness.streams.logs.read(id_of(ended))
         assert {(stored.line.rank, stored.line.attempt, stored.line.stream) for stored in lines} == {(0, 1, "stdout")}
-        assert journal.reads == 1, "it was followed to its end: there is nothing left to read"
+        assert container_logs.reads == 1, "it was followed to its end: there is nothing left to read"
 
     play(story)
 
@@ -164,15 +164,15 @@ def test_a_rank_that_fails_at_once_costs_the_others_no_line() -> None:
     """A rank that fails at once costs the others no line: their pods are deleted only when their logs are open, however
     soon after their start."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        journal.opens_s = 0.7
-        post.kubelet.runs_s, post.kubelet.codes = {0: 0.05}, {0: 1}
-        await post.launch("n0", "n1")
-        await post.until(is_running, "running")
-        journal.write(await uid_of_rank(post, 1), "import failed")
-        ended = await post.until(is_let_go, "the end")
-        assert await texts(post, ended) == ["import failed"]
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        container_logs.opens_s = 0.7
+        harness.kubelet.runs_s, harness.kubelet.codes = {0: 0.05}, {0: 1}
+        await harness.launch("n0", "n1")
+        await harness.until(is_running, "running")
+        container_logs.write(await uid_of_rank(harness, 1), "import failed")
+        ended = await harness.until(is_let_go, "the end")
+        assert await texts(harness, ended) == ["import failed"]
 
     play(story)
 
@@ -181,19 +181,19 @@ def test_the_log_of_a_rank_that_came_back_is_opened_once() -> None:
     """The log of a restarted rank continues after the stored lines of the previous pod: no write is refused, and
     nothing is read again."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        post.kubelet.runs_s = {1: 2.0}
-        running = await post.launch()
-        await post.until(is_running, "running")
-        source, now = LogKey(attempt=1, rank=1), format_time(post.clock.now() - 10.0, "microseconds")
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        harness.kubelet.runs_s = {1: 2.0}
+        running = await harness.launch()
+        await harness.until(is_running, "running")
+        source, now = LogKey(attempt=1, rank=1), format_time(harness.clock.now() - 10.0, "microseconds")
         ended = LogPosition(number=1, second=now[:19] + "Z", seen=1, time=now, is_ended=True)
         before = LogPack(
             allocation=id_of(running), source=source, after=LogPosition(), first=1, lines=[f"{now} before".encode()],
             position=ended, share_bytes=10_000,
         )  # fmt: skip
-        await post.streams.logs.append([before])
-        (found,) = post.core.list("pods").records
+        await harness.streams.logs.append([before])
+        (found,) = harness.core.list("pods").records
         meta = found.obj["metadata"]
         again = {
             "apiVersion": "v1",
@@ -206,14 +206,14 @@ def test_the_log_of_a_rank_that_came_back_is_opened_once() -> None:
             },
             "spec": found.obj["spec"],
         }
-        await post.kube.create(PODS, again, namespace=meta["namespace"])
+        await harness.kube.create(PODS, again, namespace=meta["namespace"])
         await asyncio.sleep(0.2)
-        journal.write(await uid_of_rank(post, 1), "after")
+        container_logs.write(await uid_of_rank(harness, 1), "after")
         await asyncio.sleep(0.5)
-        assert await texts(post, running) == ["before", "after"]
-        assert journal.reads == 2
+        assert await texts(harness, running) == ["before", "after"]
+        assert container_logs.reads == 2
         await asyncio.sleep(5)
-        assert journal.reads == 2, "what the store has of the pod before is no part of this pod's log"
+        assert container_logs.reads == 2, "what the store has of the pod before is no part of this pod's log"
 
     play(story)
 
@@ -287,14 +287,14 @@ def test_a_log_that_its_node_does_not_send_delays_the_end_for_a_second() -> None
     """A log that its node does not send delays the end for one second. Then it is treated as open, because a log
     without lines looks the same, and the other ranks are deleted."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        journal.opens_s = 60.0
-        post.kubelet.runs_s, post.kubelet.codes = {0: 0.05}, {0: 1}
-        began = post.clock.now()
-        await post.launch("n0", "n1")
-        await post.until(lambda found: found.status.phase in (Phase.TERMINATING, Phase.TERMINATED), "ending")
-        assert 1.0 <= post.clock.now() - began < 3.0
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        container_logs.opens_s = 60.0
+        harness.kubelet.runs_s, harness.kubelet.codes = {0: 0.05}, {0: 1}
+        began = harness.clock.now()
+        await harness.launch("n0", "n1")
+        await harness.until(lambda found: found.status.phase in (Phase.TERMINATING, Phase.TERMINATED), "ending")
+        assert 1.0 <= harness.clock.now() - began < 3.0
 
     play(story)
 
@@ -303,45 +303,45 @@ def test_a_log_that_is_broken_off_is_read_to_the_end() -> None:
     """A log that ends before its container is read again to the end, whether the pod's end is known a moment later or
     not."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        post.kubelet.runs_s = {0: 4.0}
-        await post.launch()
-        await post.until(is_running, "running")
-        uid = await uid_of_rank(post, 0)
-        began = post.clock.now()
-        journal.broken_off_at = [began + 0.5, began + 2.6]
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        harness.kubelet.runs_s = {0: 4.0}
+        await harness.launch()
+        await harness.until(is_running, "running")
+        uid = await uid_of_rank(harness, 0)
+        began = harness.clock.now()
+        container_logs.broken_off_at = [began + 0.5, began + 2.6]
         for number in range(39):
-            journal.write(uid, f"line {number}")
+            container_logs.write(uid, f"line {number}")
             await asyncio.sleep(0.1)
-        ended = await post.until(is_let_go, "the end")
-        assert await texts(post, ended) == [f"line {number}" for number in range(39)]
-        assert journal.reads in (3, 4)
+        ended = await harness.until(is_let_go, "the end")
+        assert await texts(harness, ended) == [f"line {number}" for number in range(39)]
+        assert container_logs.reads in (3, 4)
 
     play(story)
 
 
-def test_an_end_of_before_says_nothing_of_what_came_while_the_log_could_not_be_read() -> None:
+def test_an_earlier_end_mark_does_not_cover_a_time_without_reads() -> None:
     """An earlier end of the log is not taken as its end when lines were written while it could not be read, also when
     the node's clock is behind ours."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        post.kubelet.runs_s = {0: 2.5}
-        post.kubelet._now = lambda: post.clock.now() - 30.0  # pyright: ignore[reportPrivateUsage]
-        await post.launch()
-        await post.until(is_running, "running")
-        uid = await uid_of_rank(post, 0)
-        began = post.clock.now()
-        journal.broken_off_at = [began + 0.2]
-        journal.write(uid, "before")
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        harness.kubelet.runs_s = {0: 2.5}
+        harness.kubelet._now = lambda: harness.clock.now() - 30.0  # pyright: ignore[reportPrivateUsage]
+        await harness.launch()
+        await harness.until(is_running, "running")
+        uid = await uid_of_rank(harness, 0)
+        began = harness.clock.now()
+        container_logs.broken_off_at = [began + 0.2]
+        container_logs.write(uid, "before")
         await asyncio.sleep(0.5)
-        journal.is_broken = True
-        journal.write(uid, "meanwhile")
+        container_logs.is_broken = True
+        container_logs.write(uid, "meanwhile")
         await asyncio.sleep(2.2)
-        journal.is_broken = False
-        ended = await post.until(is_let_go, "the end")
-        assert await texts(post, ended) == ["before", "meanwhile"]
+        container_logs.is_broken = False
+        ended = await harness.until(is_let_go, "the end")
+        assert await texts(harness, ended) == ["before", "meanwhile"]
 
     play(story)
 
@@ -349,21 +349,21 @@ def test_an_end_of_before_says_nothing_of_what_came_while_the_log_could_not_be_r
 def test_lines_of_one_time_are_all_told() -> None:
     """Lines with equal times are each stored once, also when the log is read again."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        post.kubelet.runs_s = {0: 1.0}
-        await post.launch()
-        await post.until(is_running, "running")
-        uid = await uid_of_rank(post, 0)
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        harness.kubelet.runs_s = {0: 1.0}
+        await harness.launch()
+        await harness.until(is_running, "running")
+        uid = await uid_of_rank(harness, 0)
         for text in ("a", "b", "b"):
-            journal.write(uid, text)
-        journal.broken_off_at = [post.clock.now()]
+            container_logs.write(uid, text)
+        container_logs.broken_off_at = [harness.clock.now()]
         await asyncio.sleep(0.5)
         for text in ("c", "d"):
-            journal.write(uid, text)
-        ended = await post.until(is_let_go, "the end")
-        assert await texts(post, ended) == ["a", "b", "b", "c", "d"]
-        assert journal.reads > 1
+            container_logs.write(uid, text)
+        ended = await harness.until(is_let_go, "the end")
+        assert await texts(harness, ended) == ["a", "b", "b", "c", "d"]
+        assert container_logs.reads > 1
 
     play(story)
 
@@ -372,27 +372,27 @@ def test_lines_come_while_it_runs_and_once_after_a_restart() -> None:
     """Lines are stored while the container runs; another watcher continues after the last stored line without a
     repeat."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
         stop = ServiceStop()
-        first = asyncio.ensure_future(post.watcher.run(stop))
-        running = await post.launch()
-        await post.until(is_running, "running")
-        uid = await uid_of_rank(post, 0)
+        first = asyncio.ensure_future(harness.watcher.run(stop))
+        running = await harness.launch()
+        await harness.until(is_running, "running")
+        uid = await uid_of_rank(harness, 0)
         for number in range(5):
-            journal.write(uid, f"line {number}")
+            container_logs.write(uid, f"line {number}")
             await asyncio.sleep(0.3)
         await asyncio.sleep(1)
-        assert await texts(post, running) == [f"line {number}" for number in range(5)]
+        assert await texts(harness, running) == [f"line {number}" for number in range(5)]
         stop.set()
         await first
         again = ServiceStop()
-        second = asyncio.ensure_future(post.another("two").run(again))
+        second = asyncio.ensure_future(harness.another("two").run(again))
         for number in range(5, 8):
-            journal.write(uid, f"line {number}")
+            container_logs.write(uid, f"line {number}")
             await asyncio.sleep(0.3)
         await asyncio.sleep(20)
-        assert await texts(post, running) == [f"line {number}" for number in range(8)]
+        assert await texts(harness, running) == [f"line {number}" for number in range(8)]
         again.set()
         await second
 
@@ -402,14 +402,14 @@ def test_lines_come_while_it_runs_and_once_after_a_restart() -> None:
 def test_a_log_that_can_not_be_read_holds_nothing_up_for_long() -> None:
     """The object of a pod whose log cannot be read is kept for a short time only."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        journal.is_broken = True
-        post.kubelet.runs_s = {0: 1.0}
-        await post.launch()
-        ended = await post.until(is_let_go, "the end", timeout_s=90)
-        assert journal.reads < 60
-        [told] = await said(post, ended)
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        container_logs.is_broken = True
+        harness.kubelet.runs_s = {0: 1.0}
+        await harness.launch()
+        ended = await harness.until(is_let_go, "the end", timeout_s=90)
+        assert container_logs.reads < 60
+        [told] = await log_messages(harness, ended)
         assert told.startswith("the end of the log of this rank could not be read from its node: ")
 
     play(story)
@@ -424,17 +424,17 @@ def test_a_node_that_is_started_again_costs_no_line(trouble: str, away_s: float)
     """A restart of the node costs no line of a pod that ended just before, although its kubelet cannot be reached, or
     cannot reach its runtime, for a while."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        post.kubelet.runs_s = {0: 1.0}
-        setattr(journal, trouble, True)
-        await post.launch()
-        await post.until(is_running, "running")
-        journal.write(await uid_of_rank(post, 0), "one")
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        harness.kubelet.runs_s = {0: 1.0}
+        setattr(container_logs, trouble, True)
+        await harness.launch()
+        await harness.until(is_running, "running")
+        container_logs.write(await uid_of_rank(harness, 0), "one")
         await asyncio.sleep(away_s)
-        setattr(journal, trouble, False)
-        ended = await post.until(is_let_go, "the end", timeout_s=30)
-        assert (await texts(post, ended), await said(post, ended)) == (["one"], [])
+        setattr(container_logs, trouble, False)
+        ended = await harness.until(is_let_go, "the end", timeout_s=30)
+        assert (await texts(harness, ended), await log_messages(harness, ended)) == (["one"], [])
 
     play(story)
 
@@ -442,21 +442,21 @@ def test_a_node_that_is_started_again_costs_no_line(trouble: str, away_s: float)
 def test_a_log_that_waits_for_the_store_is_waited_for() -> None:
     """While the store is away for a while, the pod of a log that was read stays, and no line is lost."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        post.kubelet.runs_s = {0: 1.0}
-        await post.launch()
-        await post.until(is_running, "running")
-        uid = await uid_of_rank(post, 0)
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        harness.kubelet.runs_s = {0: 1.0}
+        await harness.launch()
+        await harness.until(is_running, "running")
+        uid = await uid_of_rank(harness, 0)
         for number in range(400):
-            journal.write(uid, f"line {number} ".ljust(1_000, "."))
-        post.server.absent = True
+            container_logs.write(uid, f"line {number} ".ljust(1_000, "."))
+        harness.server.absent = True
         await asyncio.sleep(25)
-        assert await post.pods()
-        post.server.absent = False
-        ended = await post.until(is_let_go, "the end", timeout_s=60)
-        assert len(await texts(post, ended)) == 400
-        assert await said(post, ended) == []
+        assert await harness.pods()
+        harness.server.absent = False
+        ended = await harness.until(is_let_go, "the end", timeout_s=60)
+        assert len(await texts(harness, ended)) == 400
+        assert await log_messages(harness, ended) == []
 
     play(story)
 
@@ -465,22 +465,22 @@ def test_a_store_that_is_away_for_a_moment_ends_no_long_wait() -> None:
     """A short outage of the store does not end the long wait for a node that is away: the whole log is read when both
     are back."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        post.kubelet.runs_s = {0: 1.0}
-        journal.is_broken = True
-        await post.launch()
-        await post.until(is_running, "running")
-        uid = await uid_of_rank(post, 0)
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        harness.kubelet.runs_s = {0: 1.0}
+        container_logs.is_broken = True
+        await harness.launch()
+        await harness.until(is_running, "running")
+        uid = await uid_of_rank(harness, 0)
         for number in range(400):
-            journal.write(uid, f"line {number} ".ljust(1_000, "."))
+            container_logs.write(uid, f"line {number} ".ljust(1_000, "."))
         await asyncio.sleep(50)
-        post.server.absent = True
-        journal.is_broken = False
+        harness.server.absent = True
+        container_logs.is_broken = False
         await asyncio.sleep(10)
-        post.server.absent = False
-        ended = await post.until(is_let_go, "the end", timeout_s=90)
-        assert (len(await texts(post, ended)), await said(post, ended)) == (400, [])
+        harness.server.absent = False
+        ended = await harness.until(is_let_go, "the end", timeout_s=90)
+        assert (len(await texts(harness, ended)), await log_messages(harness, ended)) == (400, [])
 
     play(story)
 
@@ -488,15 +488,15 @@ def test_a_store_that_is_away_for_a_moment_ends_no_long_wait() -> None:
 def test_a_log_that_brings_nothing_is_read_again() -> None:
     """A read that the node holds open without sending anything is repeated, so that no line of an ended pod is lost."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        journal.silent = 1
-        post.kubelet.runs_s = {0: 1.0}
-        await post.launch()
-        await post.until(is_running, "running")
-        journal.write(await uid_of_rank(post, 0), "one")
-        ended = await post.until(is_let_go, "the end", timeout_s=30)
-        assert (await texts(post, ended), await said(post, ended)) == (["one"], [])
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        container_logs.silent = 1
+        harness.kubelet.runs_s = {0: 1.0}
+        await harness.launch()
+        await harness.until(is_running, "running")
+        container_logs.write(await uid_of_rank(harness, 0), "one")
+        ended = await harness.until(is_let_go, "the end", timeout_s=30)
+        assert (await texts(harness, ended), await log_messages(harness, ended)) == (["one"], [])
 
     play(story)
 
@@ -506,17 +506,17 @@ def test_a_log_that_has_ended_leaves_nothing_to_the_collector() -> None:
     garbage collector of a service seldom visits old objects, so a thousand ended logs would keep their pods until
     then."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        journal.silent = 2
-        post.kubelet.runs_s = {0: 1.0}
-        await post.launch(name="first")
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        container_logs.silent = 2
+        harness.kubelet.runs_s = {0: 1.0}
+        await harness.launch(name="first")
         await asyncio.sleep(20)
-        journal.silent = 2
+        container_logs.silent = 2
         with cyclic_garbage() as left:
-            await post.launch(name="second")
+            await harness.launch(name="second")
             await asyncio.sleep(20)
-        assert journal.silent == 0
+        assert container_logs.silent == 0
         assert not [each for each in left if isinstance(each, BaseException | LogFollower)]
 
     play(story)
@@ -526,17 +526,21 @@ def test_a_reading_that_waits_for_the_store_is_not_cut() -> None:
     """A read that waits for the store is not cut. Only a node that sends nothing is read again, because the node may
     have removed lines that were read."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        post.kubelet.runs_s = {0: 1.0}
-        await post.launch()
-        await post.until(is_running, "running")
-        journal.write(await uid_of_rank(post, 0), "one")
-        post.server.absent = True
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        harness.kubelet.runs_s = {0: 1.0}
+        await harness.launch()
+        await harness.until(is_running, "running")
+        container_logs.write(await uid_of_rank(harness, 0), "one")
+        harness.server.absent = True
         await asyncio.sleep(9)
-        post.server.absent = False
-        ended = await post.until(is_let_go, "the end", timeout_s=60)
-        assert (await texts(post, ended), await said(post, ended), journal.reads) == (["one"], [], 1)
+        harness.server.absent = False
+        ended = await harness.until(is_let_go, "the end", timeout_s=60)
+        assert (await texts(harness, ended), await log_messages(harness, ended), container_logs.reads) == (
+            ["one"],
+            [],
+            1,
+        )
 
     play(story)
 
@@ -544,14 +548,14 @@ def test_a_reading_that_waits_for_the_store_is_not_cut() -> None:
 def test_a_log_that_is_given_up_is_said_to_be() -> None:
     """A log that is given up says so to its readers, with the time that was waited; its pod is released."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        journal.silent = 99
-        post.kubelet.runs_s = {0: 1.0}
-        await post.launch()
-        ended = await post.until(is_let_go, "the end", timeout_s=90)
-        assert "it did not arrive within" in " ".join(await said(post, ended))
-        assert not await post.pods()
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        container_logs.silent = 99
+        harness.kubelet.runs_s = {0: 1.0}
+        await harness.launch()
+        ended = await harness.until(is_let_go, "the end", timeout_s=90)
+        assert "it did not arrive within" in " ".join(await log_messages(harness, ended))
+        assert not await harness.pods()
 
     play(story)
 
@@ -561,11 +565,11 @@ def test_a_log_that_is_given_up_has_an_end_though_the_store_does_not_answer_once
     """A log that is given up gets its end and one message, also when the store fails once, so that its followers do not
     wait for ever."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        journal.silent = 99
-        post.kubelet.runs_s = {0: 1.0}
-        store, failures = post.its_streams.logs, 0
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        container_logs.silent = 99
+        harness.kubelet.runs_s = {0: 1.0}
+        store, failures = harness.its_streams.logs, 0
         append = store.append
 
         async def once_unanswered(packs: Sequence[LogPack]) -> list[LogAppended]:
@@ -581,10 +585,10 @@ def test_a_log_that_is_given_up_has_an_end_though_the_store_does_not_answer_once
             return found
 
         store.append = once_unanswered
-        await post.launch()
-        ended = await post.until(is_let_go, "the end", timeout_s=90)
+        await harness.launch()
+        ended = await harness.until(is_let_go, "the end", timeout_s=90)
         assert failures == 1
-        [told] = await said(post, ended)
+        [told] = await log_messages(harness, ended)
         assert "it did not arrive within" in told
         assert (await store.position(id_of(ended), LogKey(attempt=1, rank=0))).is_ended
 
@@ -595,24 +599,24 @@ def test_a_pod_that_ended_by_itself_is_deleted_after_its_log_was_read() -> None:
     """A pod that ended by itself is deleted only after its log was read, because its node removes the log at the first
     delete."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        post.kubelet.runs_s = {0: 1.0}
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        harness.kubelet.runs_s = {0: 1.0}
 
         async def slow(operation: str) -> None:
             if operation == "logs.append":
                 await asyncio.sleep(3)
 
-        post.server.on_call = slow
-        await post.launch()
-        await post.until(is_running, "running")
-        journal.write(await uid_of_rank(post, 0), "one")
-        await post.until(lambda found: found.status.phase is Phase.TERMINATED, "the end")
+        harness.server.on_call = slow
+        await harness.launch()
+        await harness.until(is_running, "running")
+        container_logs.write(await uid_of_rank(harness, 0), "one")
+        await harness.until(lambda found: found.status.phase is Phase.TERMINATED, "the end")
         await asyncio.sleep(1)
-        [pod] = await post.pods()
+        [pod] = await harness.pods()
         assert pod.metadata.deletion_timestamp is None
-        ended = await post.until(is_let_go, "what follows", timeout_s=30)
-        assert (await texts(post, ended), await post.pods()) == (["one"], [])
+        ended = await harness.until(is_let_go, "what follows", timeout_s=30)
+        assert (await texts(harness, ended), await harness.pods()) == (["one"], [])
 
     play(story)
 
@@ -620,26 +624,26 @@ def test_a_pod_that_ended_by_itself_is_deleted_after_its_log_was_read() -> None:
 def test_lines_that_a_node_has_removed_unread_are_said_to_be_missing() -> None:
     """Lines that a node has rotated away unread are reported as missing by a line in their place, without a count."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        post.kubelet.runs_s = {0: 8.0}
-        await post.launch()
-        await post.until(is_running, "running")
-        uid = await uid_of_rank(post, 0)
-        journal.write(uid, "one")
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        harness.kubelet.runs_s = {0: 8.0}
+        await harness.launch()
+        await harness.until(is_running, "running")
+        uid = await uid_of_rank(harness, 0)
+        container_logs.write(uid, "one")
         await asyncio.sleep(1)
-        journal.is_broken = True
-        journal.broken_off_at.append(post.clock.now())
+        container_logs.is_broken = True
+        container_logs.broken_off_at.append(harness.clock.now())
         await asyncio.sleep(1.5)
-        journal.write(uid, "two")
+        container_logs.write(uid, "two")
         await asyncio.sleep(0.5)
-        journal.rotated_at = post.clock.now()
+        container_logs.rotated_at = harness.clock.now()
         await asyncio.sleep(0.5)
-        journal.write(uid, "three")
-        journal.is_broken = False
-        ended = await post.until(is_let_go, "the end", timeout_s=30)
-        assert await texts(post, ended) == ["one", "three"]
-        [told] = await said(post, ended)
+        container_logs.write(uid, "three")
+        container_logs.is_broken = False
+        ended = await harness.until(is_let_go, "the end", timeout_s=30)
+        assert await texts(harness, ended) == ["one", "three"]
+        [told] = await log_messages(harness, ended)
         assert "missing: its node had removed them" in told
 
     play(story)
@@ -671,30 +675,30 @@ def test_a_log_whose_beginning_may_have_been_removed_says_so(
     """A log whose beginning may have been removed before the first read says so: only the times and the rate of the
     existing lines can show it."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        post.kubelet.runs_s = {0: 18.0}
-        journal.is_broken = read_from_s > 0
-        await post.launch()
-        await post.until(is_running, "running")
-        uid = await uid_of_rank(post, 0)
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        harness.kubelet.runs_s = {0: 18.0}
+        container_logs.is_broken = read_from_s > 0
+        await harness.launch()
+        await harness.until(is_running, "running")
+        uid = await uid_of_rank(harness, 0)
 
         async def reads() -> None:
             await asyncio.sleep(read_from_s)
-            journal.is_broken = False
+            container_logs.is_broken = False
 
         async def prints() -> None:
             await asyncio.sleep(first_at_s)
-            journal.rotated_at = post.clock.now()
+            container_logs.rotated_at = harness.clock.now()
             for text in texts_then:
-                journal.write(uid, text)
+                container_logs.write(uid, text)
             await asyncio.sleep(2)
-            journal.write(uid, "last")
+            container_logs.write(uid, "last")
 
         await asyncio.gather(reads(), prints())
-        ended = await post.until(is_let_go, "the end", timeout_s=40)
-        assert (await texts(post, ended))[-1] == "last"
-        told = await said(post, ended)
+        ended = await harness.until(is_let_go, "the end", timeout_s=40)
+        assert (await texts(harness, ended))[-1] == "last"
+        told = await log_messages(harness, ended)
         assert len(told) == bool(says)
         if says:
             assert says in told[0]
@@ -715,22 +719,22 @@ def test_a_flood_that_begins_before_its_node_opens_the_log_says_so(opens_s: floa
     """A log that was requested before its first line, and sent later than it was written, says that its beginning may
     be missing: the file may be the second one."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        post.kubelet.runs_s = {0: 6.0}
-        journal.opens_s = opens_s
-        await post.launch()
-        await post.until(is_running, "running")
-        uid = await uid_of_rank(post, 0)
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        harness.kubelet.runs_s = {0: 6.0}
+        container_logs.opens_s = opens_s
+        await harness.launch()
+        await harness.until(is_running, "running")
+        uid = await uid_of_rank(harness, 0)
         await asyncio.sleep(1)
         for _ in range(3):
-            journal.write(uid, text)
+            container_logs.write(uid, text)
         await asyncio.sleep(2)
-        journal.opens_s = 0.0
-        journal.write(uid, "last")
-        ended = await post.until(is_let_go, "the end", timeout_s=40)
-        assert (await texts(post, ended))[-1] == "last"
-        assert [says in told for told in await said(post, ended)] == [True] * bool(says)
+        container_logs.opens_s = 0.0
+        container_logs.write(uid, "last")
+        ended = await harness.until(is_let_go, "the end", timeout_s=40)
+        assert (await texts(harness, ended))[-1] == "last"
+        assert [says in told for told in await log_messages(harness, ended)] == [True] * bool(says)
 
     play(story)
 
@@ -742,26 +746,26 @@ def test_a_flood_that_begins_before_its_node_opens_the_log_says_so(opens_s: floa
         pytest.param(2_000, "", id="a few lines, as of any short program"),
     ],
 )
-def test_what_is_left_of_a_burst_says_that_there_may_have_been_more(size: int, says: str) -> None:
+def test_a_truncated_burst_states_that_lines_may_be_missing(size: int, says: str) -> None:
     """When the only file began just before the end, the log says that more lines may have existed: the burst in it does
     not show how much came before."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        post.kubelet.runs_s = {0: 5.5}
-        journal.is_broken = True
-        await post.launch()
-        await post.until(is_running, "running")
-        uid = await uid_of_rank(post, 0)
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        harness.kubelet.runs_s = {0: 5.5}
+        container_logs.is_broken = True
+        await harness.launch()
+        await harness.until(is_running, "running")
+        uid = await uid_of_rank(harness, 0)
         await asyncio.sleep(5)
-        journal.write(uid, "x" * (size // 2))
+        container_logs.write(uid, "x" * (size // 2))
         await asyncio.sleep(0.1)
-        journal.write(uid, "y" * (size // 2))
+        container_logs.write(uid, "y" * (size // 2))
         await asyncio.sleep(2)
-        journal.is_broken = False
-        ended = await post.until(is_let_go, "the end", timeout_s=40)
-        assert [text[0] for text in await texts(post, ended)] == ["x", "y"]
-        assert [says in told for told in await said(post, ended)] == [True] * bool(says)
+        container_logs.is_broken = False
+        ended = await harness.until(is_let_go, "the end", timeout_s=40)
+        assert [text[0] for text in await texts(harness, ended)] == ["x", "y"]
+        assert [says in told for told in await log_messages(harness, ended)] == [True] * bool(says)
 
     play(story)
 
@@ -770,60 +774,64 @@ def test_a_log_that_was_left_without_an_end_gets_one() -> None:
     """A log whose watcher was killed while its pod was removed gets an end and a message, so that its followers do not
     wait for ever."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
         stop = ServiceStop()
-        watching = asyncio.ensure_future(post.watcher.run(stop))
-        running = await post.launch()
-        await post.until(is_running, "running")
-        [pod] = await post.pods()
-        journal.write(pod.metadata.uid, "one")
+        watching = asyncio.ensure_future(harness.watcher.run(stop))
+        running = await harness.launch()
+        await harness.until(is_running, "running")
+        [pod] = await harness.pods()
+        container_logs.write(pod.metadata.uid, "one")
         await asyncio.sleep(1)
         watching.cancel()
         await asyncio.wait([watching])
-        post.core.patch("pods", pod.metadata.namespace, pod.metadata.name, {"metadata": {"finalizers": None}})
-        post.core.delete("pods", pod.metadata.namespace, pod.metadata.name, {"gracePeriodSeconds": 0})
-        await post.kube.patch(ALLOCATIONS, running.metadata.name, {"spec": {"desired": "Stopped"}}, namespace="default")
-        again = asyncio.ensure_future(post.another().run(stop))
-        await post.until(lambda found: found.status.phase is Phase.TERMINATED, "the end", timeout_s=60)
+        harness.core.patch("pods", pod.metadata.namespace, pod.metadata.name, {"metadata": {"finalizers": None}})
+        harness.core.delete("pods", pod.metadata.namespace, pod.metadata.name, {"gracePeriodSeconds": 0})
+        await harness.kube.patch(
+            ALLOCATIONS, running.metadata.name, {"spec": {"desired": "Stopped"}}, namespace="default"
+        )
+        again = asyncio.ensure_future(harness.another().run(stop))
+        await harness.until(lambda found: found.status.phase is Phase.TERMINATED, "the end", timeout_s=60)
         await asyncio.sleep(90)
-        position = await post.streams.logs.position(id_of(running), LogKey(attempt=1, rank=0))
-        assert (await texts(post, running), position.is_ended) == (["one"], True)
-        assert "its pod was deleted before its log was stored to its end" in " ".join(await said(post, running))
+        position = await harness.streams.logs.position(id_of(running), LogKey(attempt=1, rank=0))
+        assert (await texts(harness, running), position.is_ended) == (["one"], True)
+        assert "its pod was deleted before its log was stored to its end" in " ".join(
+            await log_messages(harness, running)
+        )
         stop.set()
         await again
 
     play(story, watches=False)
 
 
-async def a_lease_of_the_dead(post: Post) -> None:
+async def a_lease_of_the_dead(harness: WatcherHarness) -> None:
     """Let a process hold the lease that was killed a moment ago."""
-    now = format_time(post.clock.now(), "microseconds")
+    now = format_time(harness.clock.now(), "microseconds")
     spec = LeaseSpec(holder_identity="killed", lease_duration_seconds=15, acquire_time=now, renew_time=now)
     lease = Lease(metadata=ObjectMeta(name="slipway-feed", namespace="slipway-system"), spec=spec)
-    await post.its.create(LEASES, lease, namespace="slipway-system")
+    await harness.its.create(LEASES, lease, namespace="slipway-system")
 
 
 def test_a_watcher_that_does_not_lead_reads_what_it_gives_up() -> None:
     """A watcher that does not lead yet reads the logs of the pods that it releases: after the only watcher was killed,
     its successor loses no line of pods that end before it has the lease."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        await a_lease_of_the_dead(post)
-        post.kubelet.runs_s = {0: 1.0}
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        await a_lease_of_the_dead(harness)
+        harness.kubelet.runs_s = {0: 1.0}
         stop = ServiceStop()
-        watching = asyncio.ensure_future(post.watcher.run(stop))
-        began = post.clock.now()
-        await post.launch()
-        await post.until(is_running, "running")
-        uid = await uid_of_rank(post, 0)
+        watching = asyncio.ensure_future(harness.watcher.run(stop))
+        began = harness.clock.now()
+        await harness.launch()
+        await harness.until(is_running, "running")
+        uid = await uid_of_rank(harness, 0)
         for number in range(9):
-            journal.write(uid, f"line {number}")
+            container_logs.write(uid, f"line {number}")
             await asyncio.sleep(0.1)
-        ended = await post.until(is_let_go, "the end")
-        assert post.clock.now() < began + 10, "it did not wait for the lease"
-        assert await texts(post, ended) == [f"line {number}" for number in range(9)]
+        ended = await harness.until(is_let_go, "the end")
+        assert harness.clock.now() < began + 10, "it did not wait for the lease"
+        assert await texts(harness, ended) == [f"line {number}" for number in range(9)]
         stop.set()
         await watching
 
@@ -833,21 +841,21 @@ def test_a_watcher_that_does_not_lead_reads_what_it_gives_up() -> None:
 def test_a_fault_in_one_log_ends_nothing_else() -> None:
     """A bug in one log affects neither the lease, nor the allocation, nor the log of another rank."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        post.kubelet.runs_s = {0: 2.0, 1: 2.0}
-        await post.launch("n0", "n0")
-        await post.until(is_running, "running")
-        journal.bugs = {await uid_of_rank(post, 0)}
-        uid = await uid_of_rank(post, 1)
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        harness.kubelet.runs_s = {0: 2.0, 1: 2.0}
+        await harness.launch("n0", "n0")
+        await harness.until(is_running, "running")
+        container_logs.bugs = {await uid_of_rank(harness, 0)}
+        uid = await uid_of_rank(harness, 1)
         for number in range(10):
-            journal.write(uid, f"line {number}")
+            container_logs.write(uid, f"line {number}")
             await asyncio.sleep(0.1)
-        leadership = post.watcher.role.leadership
-        ended = await post.until(is_let_go, "the end", timeout_s=60)
-        assert await texts(post, ended) == [f"line {number}" for number in range(10)]
+        leadership = harness.watcher.role.leadership
+        ended = await harness.until(is_let_go, "the end", timeout_s=60)
+        assert await texts(harness, ended) == [f"line {number}" for number in range(10)]
         assert leadership is not None
-        assert post.watcher.role.leadership is leadership
+        assert harness.watcher.role.leadership is leadership
 
     play(story)
 
@@ -855,19 +863,19 @@ def test_a_fault_in_one_log_ends_nothing_else() -> None:
 def test_a_store_that_was_emptied_is_filled_again() -> None:
     """A store that was emptied is filled again from the node, from the first line on, each line once."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        post.kubelet.runs_s = {0: 4.0}
-        await post.launch()
-        await post.until(is_running, "running")
-        uid = await uid_of_rank(post, 0)
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        harness.kubelet.runs_s = {0: 4.0}
+        await harness.launch()
+        await harness.until(is_running, "running")
+        uid = await uid_of_rank(harness, 0)
         for number in range(20):
-            journal.write(uid, f"line {number}")
+            container_logs.write(uid, f"line {number}")
             await asyncio.sleep(0.1)
             if number == 10:
-                post.server.flush()
-        ended = await post.until(is_let_go, "the end")
-        assert await texts(post, ended) == [f"line {number}" for number in range(20)]
+                harness.server.flush()
+        ended = await harness.until(is_let_go, "the end")
+        assert await texts(harness, ended) == [f"line {number}" for number in range(20)]
 
     play(story)
 
@@ -876,20 +884,20 @@ def test_what_was_read_and_refused_is_read_again() -> None:
     """Lines that the store refused, because it was emptied in the second in which the container ended, are read again:
     lines that were read are not always stored."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        post.kubelet.runs_s = {0: 2.5}
-        await post.launch()
-        await post.until(is_running, "running")
-        uid = await uid_of_rank(post, 0)
-        began = post.clock.now()
-        journal.write(uid, "first")
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        harness.kubelet.runs_s = {0: 2.5}
+        await harness.launch()
+        await harness.until(is_running, "running")
+        uid = await uid_of_rank(harness, 0)
+        began = harness.clock.now()
+        container_logs.write(uid, "first")
         # Wait until the second in which the container will end.
         await asyncio.sleep(max(0.5, int(began + 2.5) + 0.05 - began))
-        post.server.flush()
-        journal.write(uid, "last")
-        ended = await post.until(is_let_go, "the end")
-        assert await texts(post, ended) == ["first", "last"]
+        harness.server.flush()
+        container_logs.write(uid, "last")
+        ended = await harness.until(is_let_go, "the end")
+        assert await texts(harness, ended) == ["first", "last"]
 
     play(story)
 
@@ -898,19 +906,19 @@ def test_lines_wait_on_their_node_while_redis_is_away() -> None:
     """While Redis is away, lines wait on their node: the watcher reads no more than it can store, so no full buffer
     drops lines."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        post.kubelet.runs_s = {0: 12.0}
-        await post.launch()
-        await post.until(is_running, "running")
-        uid = await uid_of_rank(post, 0)
-        post.server.absent = True
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        harness.kubelet.runs_s = {0: 12.0}
+        await harness.launch()
+        await harness.until(is_running, "running")
+        uid = await uid_of_rank(harness, 0)
+        harness.server.absent = True
         for number in range(30_000):
-            journal.write(uid, f"line {number}")
+            container_logs.write(uid, f"line {number}")
         await asyncio.sleep(5)
-        post.server.absent = False
-        ended = await post.until(is_let_go, "the end")
-        stored = await post.streams.logs.read(id_of(ended), limit=100_000)
+        harness.server.absent = False
+        ended = await harness.until(is_let_go, "the end")
+        stored = await harness.streams.logs.read(id_of(ended), limit=100_000)
         assert [each.line.number for each in stored] == list(range(1, 30_001))
         assert stored[-1].line.text == "line 29999"
 
@@ -920,36 +928,36 @@ def test_lines_wait_on_their_node_while_redis_is_away() -> None:
 def test_a_log_says_when_it_is_stored_to_its_end() -> None:
     """A log is marked when it is stored to its end, so that a follower knows that no more lines arrive."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        post.kubelet.runs_s = {0: 1.0}
-        running = await post.launch()
-        await post.until(is_running, "running")
-        journal.write(await uid_of_rank(post, 0), "one")
-        [before] = [each async for each in positions_of(post, running)]
-        ended = await post.until(is_let_go, "the end")
-        [after] = (await post.streams.logs.positions(id_of(ended))).values()
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        harness.kubelet.runs_s = {0: 1.0}
+        running = await harness.launch()
+        await harness.until(is_running, "running")
+        container_logs.write(await uid_of_rank(harness, 0), "one")
+        [before] = [each async for each in positions_of(harness, running)]
+        ended = await harness.until(is_let_go, "the end")
+        [after] = (await harness.streams.logs.positions(id_of(ended))).values()
         assert (before.is_ended, after.is_ended, after.number) == (False, True, 1)
 
     play(story)
 
 
-def test_the_last_line_of_a_pod_that_is_torn_out_needs_no_line_end() -> None:
+def test_the_last_line_of_a_force_deleted_pod_needs_no_line_end() -> None:
     """The last line of a pod that is removed without an end while it is followed is stored, also without a line end."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        journal.unended.add("two")
-        running = await post.launch()
-        await post.until(is_running, "running")
-        [pod] = await post.pods()
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        container_logs.unended.add("two")
+        running = await harness.launch()
+        await harness.until(is_running, "running")
+        [pod] = await harness.pods()
         for text in ("one", "two"):
-            journal.write(pod.metadata.uid, text)
+            container_logs.write(pod.metadata.uid, text)
         await asyncio.sleep(1)
-        post.core.patch("pods", pod.metadata.namespace, pod.metadata.name, {"metadata": {"finalizers": None}})
-        post.core.delete("pods", pod.metadata.namespace, pod.metadata.name, {"gracePeriodSeconds": 0})
+        harness.core.patch("pods", pod.metadata.namespace, pod.metadata.name, {"metadata": {"finalizers": None}})
+        harness.core.delete("pods", pod.metadata.namespace, pod.metadata.name, {"gracePeriodSeconds": 0})
         await asyncio.sleep(5)
-        assert await texts(post, running) == ["one", "two"]
+        assert await texts(harness, running) == ["one", "two"]
 
     play(story)
 
@@ -963,21 +971,21 @@ def test_a_log_that_ends_within_a_line_is_read_again(cuts: list[int]) -> None:
     """A log that ends within a line is read again, because an API server ends its answer normally when it loses the
     node. An incomplete line is the last one only when it arrives twice."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        journal.is_broken = True
-        post.kubelet.runs_s = {0: 1.0}
-        await post.launch()
-        await post.until(is_running, "running")
-        uid = await uid_of_rank(post, 0)
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        container_logs.is_broken = True
+        harness.kubelet.runs_s = {0: 1.0}
+        await harness.launch()
+        await harness.until(is_running, "running")
+        uid = await uid_of_rank(harness, 0)
         for text in ("one", "again", "two: é and more"):
-            journal.write(uid, text)
-        journal.unended.add("two: é and more")
+            container_logs.write(uid, text)
+        container_logs.unended.add("two: é and more")
         await asyncio.sleep(1.5)
-        journal.is_broken, journal.cuts = False, list(cuts)
-        ended = await post.until(is_let_go, "the end")
-        assert await texts(post, ended) == ["one", "again", "two: é and more"]
-        assert await said(post, ended) == []
+        container_logs.is_broken, container_logs.cuts = False, list(cuts)
+        ended = await harness.until(is_let_go, "the end")
+        assert await texts(harness, ended) == ["one", "again", "two: é and more"]
+        assert await log_messages(harness, ended) == []
 
     play(story)
 
@@ -985,20 +993,20 @@ def test_a_log_that_ends_within_a_line_is_read_again(cuts: list[int]) -> None:
 def test_the_last_line_of_a_pod_that_is_being_deleted_is_not_read_again() -> None:
     """The node deletes the containers of a pod that is being deleted, so its first read that ends is believed."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        journal.unended.add("two")
-        journal.reads_max = 1
-        running = await post.launch()
-        await post.until(is_running, "running")
-        [pod] = await post.pods()
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        container_logs.unended.add("two")
+        container_logs.reads_max = 1
+        running = await harness.launch()
+        await harness.until(is_running, "running")
+        [pod] = await harness.pods()
         for text in ("one", "two"):
-            journal.write(pod.metadata.uid, text)
+            container_logs.write(pod.metadata.uid, text)
         await asyncio.sleep(1)
-        post.core.delete("pods", pod.metadata.namespace, pod.metadata.name, {"gracePeriodSeconds": 1})
+        harness.core.delete("pods", pod.metadata.namespace, pod.metadata.name, {"gracePeriodSeconds": 1})
         await asyncio.sleep(30)
-        assert await texts(post, running) == ["one", "two"]
-        assert await said(post, running) == []
+        assert await texts(harness, running) == ["one", "two"]
+        assert await log_messages(harness, running) == []
 
     play(story)
 
@@ -1007,50 +1015,50 @@ def test_a_last_line_without_a_line_end_is_kept_when_the_log_is_gone_before_the_
     """A last line without a line end is stored when the node has removed the log before it is read again after the
     end."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        journal.unended.add("two")
-        running = await post.launch()
-        await post.until(is_running, "running")
-        uid = await uid_of_rank(post, 0)
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        container_logs.unended.add("two")
+        running = await harness.launch()
+        await harness.until(is_running, "running")
+        uid = await uid_of_rank(harness, 0)
         for text in ("one", "two"):
-            journal.write(uid, text)
-        journal.broken_off_at = [post.clock.now() + 0.5]
+            container_logs.write(uid, text)
+        container_logs.broken_off_at = [harness.clock.now() + 0.5]
         await asyncio.sleep(0.7)
-        journal.is_removed = True
-        [pod] = await post.pods()
-        post.core.patch("pods", pod.metadata.namespace, pod.metadata.name, {"metadata": {"finalizers": None}})
-        post.core.delete("pods", pod.metadata.namespace, pod.metadata.name, {"gracePeriodSeconds": 0})
+        container_logs.is_removed = True
+        [pod] = await harness.pods()
+        harness.core.patch("pods", pod.metadata.namespace, pod.metadata.name, {"metadata": {"finalizers": None}})
+        harness.core.delete("pods", pod.metadata.namespace, pod.metadata.name, {"gracePeriodSeconds": 0})
         await asyncio.sleep(5)
-        assert await texts(post, running) == ["one", "two"]
-        assert len(await said(post, running)) == 1, "it is not known whether more was written"
+        assert await texts(harness, running) == ["one", "two"]
+        assert len(await log_messages(harness, running)) == 1, "it is not known whether more was written"
 
     play(story)
 
 
-def test_a_pod_that_is_torn_out_may_have_had_another_file_of_its_log() -> None:
+def test_a_pod_that_is_force_deleted_may_have_had_another_log_file() -> None:
     """A pod that is removed may have had another log file: when the log fills a file, the node ends the answer with
     that file for a slow reader, and the log says so."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        running = await post.launch()
-        await post.until(is_running, "running")
-        [pod] = await post.pods()
-        journal.write(pod.metadata.uid, FULL)
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        running = await harness.launch()
+        await harness.until(is_running, "running")
+        [pod] = await harness.pods()
+        container_logs.write(pod.metadata.uid, FULL)
         await asyncio.sleep(1)
-        journal.is_removed = True
-        post.core.patch("pods", pod.metadata.namespace, pod.metadata.name, {"metadata": {"finalizers": None}})
-        post.core.delete("pods", pod.metadata.namespace, pod.metadata.name, {"gracePeriodSeconds": 0})
+        container_logs.is_removed = True
+        harness.core.patch("pods", pod.metadata.namespace, pod.metadata.name, {"metadata": {"finalizers": None}})
+        harness.core.delete("pods", pod.metadata.namespace, pod.metadata.name, {"gracePeriodSeconds": 0})
         await asyncio.sleep(5)
-        assert len(await said(post, running)) == 1
+        assert len(await log_messages(harness, running)) == 1
 
     play(story)
 
 
-async def positions_of(post: Post, allocation: Allocation) -> AsyncIterator[LogPosition]:
+async def positions_of(harness: WatcherHarness, allocation: Allocation) -> AsyncIterator[LogPosition]:
     """Yield the positions of the logs, once each has a line."""
-    while not (found := await post.streams.logs.positions(id_of(allocation))):  # noqa: ASYNC110 - a server's state
+    while not (found := await harness.streams.logs.positions(id_of(allocation))):  # noqa: ASYNC110 - a server's state
         await asyncio.sleep(0.05)
     for each in found.values():
         yield each
@@ -1060,24 +1068,24 @@ def test_a_log_that_is_written_faster_than_it_is_stored_leaves_lines_out_and_cou
     """A log that is written faster than it is stored leaves lines out, because its node would remove them unread. Its
     first and last lines are stored, and each missing line is counted."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        post.kubelet.runs_s = {0: 25.0}
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        harness.kubelet.runs_s = {0: 25.0}
 
         async def slow(operation: str) -> None:
             if operation == "logs.append":
                 await asyncio.sleep(0.5)
 
-        post.server.on_call = slow
-        await post.launch()
-        await post.until(is_running, "running")
-        uid = await uid_of_rank(post, 0)
+        harness.server.on_call = slow
+        await harness.launch()
+        await harness.until(is_running, "running")
+        uid = await uid_of_rank(harness, 0)
         for number in range(20_000):
-            journal.write(uid, f"line {number} {'x' * 1_000}")
+            container_logs.write(uid, f"line {number} {'x' * 1_000}")
             if number % 100 == 0:
                 await asyncio.sleep(0.1)
-        ended = await post.until(is_let_go, "the end", timeout_s=120)
-        stored = [each.line for each in await post.streams.logs.read(id_of(ended), limit=100_000)]
+        ended = await harness.until(is_let_go, "the end", timeout_s=120)
+        stored = [each.line for each in await harness.streams.logs.read(id_of(ended), limit=100_000)]
         gaps = GapFinder({}, is_whole=True)
         missing = sum(mark.missing for line in stored if (mark := gaps.before(line)) is not None)
         assert 0 < missing == 20_000 - len(stored)
@@ -1091,24 +1099,24 @@ def test_a_flood_of_a_container_that_has_ended_loses_no_line() -> None:
     """A flood of an ended container loses no line: its node removes nothing from a log that does not grow, however much
     waits there."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        post.kubelet.runs_s = {0: 1.5}
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        harness.kubelet.runs_s = {0: 1.5}
 
         async def slow(operation: str) -> None:
             if operation == "logs.append":
                 await asyncio.sleep(0.05)
 
-        post.server.on_call = slow
-        await post.launch()
-        await post.until(is_running, "running")
-        uid = await uid_of_rank(post, 0)
+        harness.server.on_call = slow
+        await harness.launch()
+        await harness.until(is_running, "running")
+        uid = await uid_of_rank(harness, 0)
         for number in range(20_000):
-            journal.write(uid, f"line {number} {'x' * 1_000}")
+            container_logs.write(uid, f"line {number} {'x' * 1_000}")
             if number % 2_000 == 0:
                 await asyncio.sleep(0.1)
-        ended = await post.until(is_let_go, "the end", timeout_s=120)
-        stored = [each.line for each in await post.streams.logs.read(id_of(ended), limit=100_000)]
+        ended = await harness.until(is_let_go, "the end", timeout_s=120)
+        stored = [each.line for each in await harness.streams.logs.read(id_of(ended), limit=100_000)]
         gaps = GapFinder({}, is_whole=True)
         left_out = [line for line in stored if line.follows >= 0]
         assert left_out == []
@@ -1132,24 +1140,24 @@ def test_a_log_is_read_on_where_its_node_began_a_new_file_meanwhile(
     """When a node begins a new log file, a kubelet ends the answer for a slow reader with the previous file: the
     watcher requests the rest, and reports nothing as missing."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        post.kubelet.runs_s = {0: 8.0}
-        await post.launch()
-        await post.until(is_running, "running")
-        uid = await uid_of_rank(post, 0)
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        harness.kubelet.runs_s = {0: 8.0}
+        await harness.launch()
+        await harness.until(is_running, "running")
+        uid = await uid_of_rank(harness, 0)
         for number in range(lines):
-            journal.write(uid, f"line {number} {'x' * 1_000}")
+            container_logs.write(uid, f"line {number} {'x' * 1_000}")
             if is_broken_off and number == 5_000:
-                journal.broken_off_at.append(post.clock.now())
+                container_logs.broken_off_at.append(harness.clock.now())
             if number % 200 == 0:
                 await asyncio.sleep(0.1)
-        journal.new_file_at = post.clock.now()
-        journal.write(uid, "in the new file")
-        ended = await post.until(is_let_go, "the end", timeout_s=60)
-        (last,) = await post.streams.logs.tail(id_of(ended), limit=1)
-        assert (last.line.text, last.line.number, journal.reads) == ("in the new file", lines + 1, reads)
-        assert await said(post, ended) == []
+        container_logs.new_file_at = harness.clock.now()
+        container_logs.write(uid, "in the new file")
+        ended = await harness.until(is_let_go, "the end", timeout_s=60)
+        (last,) = await harness.streams.logs.tail(id_of(ended), limit=1)
+        assert (last.line.text, last.line.number, container_logs.reads) == ("in the new file", lines + 1, reads)
+        assert await log_messages(harness, ended) == []
 
     play(story)
 
@@ -1165,26 +1173,26 @@ def test_a_log_whose_newest_file_is_empty_at_its_end_may_have_lost_one(second_fi
     """A log whose newest file is empty at its end says that a file may be missing: its node began a new file twice
     while the reader was behind, the second time after the container's end."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        post.kubelet.runs_s = {0: 4.0 + second_file_s}
-        await post.launch()
-        await post.until(is_running, "running")
-        uid = await uid_of_rank(post, 0)
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        harness.kubelet.runs_s = {0: 4.0 + second_file_s}
+        await harness.launch()
+        await harness.until(is_running, "running")
+        uid = await uid_of_rank(harness, 0)
         for number in range(2_000):
-            journal.write(uid, f"line {number} {'x' * 1_000}")
+            container_logs.write(uid, f"line {number} {'x' * 1_000}")
             if number % 200 == 0:
                 await asyncio.sleep(0.1)
         await asyncio.sleep(2.5)
-        journal.write(uid, "the end of the first file")
+        container_logs.write(uid, "the end of the first file")
         await asyncio.sleep(0.1)
-        journal.new_file_at = post.clock.now()
+        container_logs.new_file_at = harness.clock.now()
         await asyncio.sleep(second_file_s)
-        journal.write(uid, "in the second file")
-        journal.rotated_at = post.clock.now() + 0.1
-        ended = await post.until(is_let_go, "the end", timeout_s=60)
-        assert (await texts(post, ended))[-1] == "the end of the first file"
-        told = await said(post, ended)
+        container_logs.write(uid, "in the second file")
+        container_logs.rotated_at = harness.clock.now() + 0.1
+        ended = await harness.until(is_let_go, "the end", timeout_s=60)
+        assert (await texts(harness, ended))[-1] == "the end of the first file"
+        told = await log_messages(harness, ended)
         assert len(told) == says
         assert all("may be missing: its node may have removed them, unread" in text for text in told)
 
@@ -1203,28 +1211,28 @@ def test_a_file_in_the_middle_of_a_log_may_have_been_removed(read_after_s: float
     """A log whose times have a step says that a file in its middle may have been removed: its node began files faster
     than they were read."""
 
-    async def story(post: Post) -> None:
-        journal = with_journal(post)
-        post.kubelet.runs_s = {0: 14.0}
-        journal.is_broken = read_after_s > 0
-        await post.launch()
-        await post.until(is_running, "running")
-        uid, began = await uid_of_rank(post, 0), post.clock.now()
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        harness.kubelet.runs_s = {0: 14.0}
+        container_logs.is_broken = read_after_s > 0
+        await harness.launch()
+        await harness.until(is_running, "running")
+        uid, began = await uid_of_rank(harness, 0), harness.clock.now()
         for number in range(4_000):
-            journal.write(uid, f"line {number} {'x' * size}")
+            container_logs.write(uid, f"line {number} {'x' * size}")
             if number == 1_999:
                 await asyncio.sleep(4.5)
                 if says:
-                    journal.write(uid, "in the file that is gone")
-                journal.lost_between = (began + 1.5, post.clock.now() + 0.01)
+                    container_logs.write(uid, "in the file that is gone")
+                container_logs.lost_between = (began + 1.5, harness.clock.now() + 0.01)
                 await asyncio.sleep(0.1)
             elif number % 100 == 0:
                 await asyncio.sleep(0.04)
-        await asyncio.sleep(max(0.0, began + read_after_s - post.clock.now()))
-        journal.is_broken = False
-        ended = await post.until(is_let_go, "the end", timeout_s=60)
-        assert "in the file that is gone" not in await texts(post, ended)
-        told = await said(post, ended)
+        await asyncio.sleep(max(0.0, began + read_after_s - harness.clock.now()))
+        container_logs.is_broken = False
+        ended = await harness.until(is_let_go, "the end", timeout_s=60)
+        assert "in the file that is gone" not in await texts(harness, ended)
+        told = await log_messages(harness, ended)
         assert len(told) == says
         assert all("may be missing: its node may have removed them, unread" in text for text in told)
 

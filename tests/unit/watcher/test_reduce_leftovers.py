@@ -38,7 +38,7 @@ def test_a_bound_pod_that_no_release_names_is_kept_while_one_may_come() -> None:
     assert len(once(story.it, a_pod().deleted()).drop_pod_finalizers) == 1
 
 
-def test_pods_of_past_attempts_are_let_go() -> None:
+def test_finalizers_of_pods_of_past_attempts_are_removed() -> None:
     """Pods of past attempts lose their finalizer, because their exits were recorded before the next attempt."""
     second = settled(a_running(maxRestarts=1).it, a_pod().exited(1))
     done = once(second, a_pod().exited(1), a_pod(0, attempt=3).exited(1))
@@ -58,7 +58,7 @@ def test_a_pod_that_ended_by_itself_is_deleted_once_its_attempt_is_over() -> Non
     assert (goes_on.changed, goes_on.deletes) == (True, ())
 
 
-def test_the_object_is_let_go_last() -> None:
+def test_the_finalizer_of_the_allocation_is_removed_last() -> None:
     """The finalizer of the allocation is removed last: after its end, and when no pod is left."""
     ended = once(a_running().it, a_pod().exited(0)).allocation
     assert not once(ended, a_pod().exited(0)).drop_cr_finalizer

@@ -19,7 +19,7 @@ def can_save(**spec: Any) -> AllocationStory:
     return a_running(preemptible=True, preemptionGrace="10m", **spec).ready()
 
 
-def told(reason: Reason) -> Allocation:
+def notified(reason: Reason) -> Allocation:
     return once(can_save(maxRestarts=3).stopped(reason.value).it, a_pod().running()).allocation
 
 
@@ -44,7 +44,7 @@ def test_each_attempt_has_deadlines_of_its_own() -> None:
 @pytest.mark.parametrize("reason", LIMITS)
 def test_what_can_save_its_work_is_told_first(reason: Reason) -> None:
     """Preemptible and ready work receives `preempting` with the reason of the stop, and has the whole grace."""
-    status = told(reason).status
+    status = notified(reason).status
     assert (status.phase, status.transitions[-1].type) == (Phase.RUNNING, Event.PREEMPTING)
     assert status.transitions[-1].reason == reason
     assert status.deadlines["preemption"] == "2023-11-14T22:23:40.000Z"
@@ -70,20 +70,20 @@ COURSES = [
 
 @pytest.mark.parametrize("reason", LIMITS)
 @pytest.mark.parametrize(("_case", "acked", "code", "result", "other"), COURSES)
-def test_how_it_then_ends(
+def test_the_end_after_a_limit_notice(
     _case: str, acked: bool, code: int, result: Result, other: Reason | None, reason: Reason
 ) -> None:
     """The result is TimedOut and there is no other attempt, except for work that succeeded without acknowledging."""
-    story = AllocationStory(told(reason))
+    story = AllocationStory(notified(reason))
     story = story.acknowledged(0, n=0) if acked else story
     ended = settled(story.it, a_pod().exited(code, at_s=18))
     assert ending(ended) == (Phase.TERMINATED, result, other or reason)
 
 
 @pytest.mark.parametrize("reason", LIMITS)
-def test_the_grace_of_it_runs_out(reason: Reason) -> None:
+def test_the_grace_of_a_limit_notice_expires(reason: Reason) -> None:
     """When the grace ends, the allocation is killed, and is TimedOut."""
-    late = once(told(reason), a_pod().running(), now=NOW + 600).allocation
+    late = once(notified(reason), a_pod().running(), now=NOW + 600).allocation
     assert (late.status.phase, late.status.reason) == (Phase.TERMINATING, reason)
     ended = settled(late, a_pod().exited(137, at_s=631).deleted(at_s=630), now=NOW + 620)
     assert ending(ended) == (Phase.TERMINATED, Result.TIMED_OUT, reason)
@@ -91,7 +91,7 @@ def test_the_grace_of_it_runs_out(reason: Reason) -> None:
 
 def test_a_lost_node_does_not_bring_it_back() -> None:
     """A node that is lost after the timeout does not restart the allocation."""
-    ended = settled(told(Reason.IDLE), a_pod().failed("NodeLost"))
+    ended = settled(notified(Reason.IDLE), a_pod().failed("NodeLost"))
     assert ending(ended) == (Phase.TERMINATED, Result.TIMED_OUT, Reason.IDLE)
 
 
@@ -132,8 +132,8 @@ def test_a_limit_in_the_middle_of_a_pause_does_not_end_it_for_good(acked: bool, 
     assert signals is not None
     assert signals.preempt is not None
     pause = msgspec.structs.replace(signals, preempt=msgspec.structs.replace(signals.preempt, requeue=True))
-    told = AllocationStory(once(story.with_spec(signals=pause).it, a_pod().running()).allocation)
-    stopped = told.stopped(reason.value)
+    notified = AllocationStory(once(story.with_spec(signals=pause).it, a_pod().running()).allocation)
+    stopped = notified.stopped(reason.value)
     stopped = stopped.acknowledged(0) if acked else stopped
     assert not once(stopped.it, a_pod().running()).changed
     if acked:
@@ -218,8 +218,8 @@ def test_a_grace_that_a_wrong_clock_wrote_is_no_longer_than_asked_for() -> None:
 def test_a_watcher_whose_clock_is_behind_cuts_no_grace() -> None:
     """A watcher whose clock is behind cannot shorten a grace: its deadline is in the past for another watcher, which
     applies the grace that the ranks were given."""
-    told = once(can_save().asked_to_preempt().it, a_pod().running()).allocation
-    behind = once(told, a_pod().running(), now=NOW - 3600)
+    notified = once(can_save().asked_to_preempt().it, a_pod().running()).allocation
+    behind = once(notified, a_pod().running(), now=NOW - 3600)
     assert behind.allocation.status.deadlines["preemption"] == "2023-11-14T21:23:40.000Z"
     early = once(behind.allocation, a_pod().running(), now=NOW + 1)
     assert (early.allocation.status.phase, early.needs.recheck_at) == (Phase.RUNNING, NOW + 600)

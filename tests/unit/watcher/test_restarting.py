@@ -69,7 +69,7 @@ def test_a_failure_is_counted_once() -> None:
     assert not once(done, *with_failed(1)).changed
 
 
-def test_the_pod_that_failed_makes_way() -> None:
+def test_the_failed_pod_is_deleted() -> None:
     """The failed pod loses its finalizer and is deleted, so that the next pod can have its name; the other pods are
     left alone."""
     done = once(a_gang().it, *with_failed(1))

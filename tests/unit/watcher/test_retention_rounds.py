@@ -15,7 +15,7 @@ from tests.support.small_cluster import a_client, a_core, furnish, launch
 ENDED = "2023-11-14T22:13:20Z"
 
 
-class NoBooks:
+class SettledAccounting:
     """Usage accounting in which everything is settled."""
 
     def offer(self, allocation: Allocation) -> None: ...
@@ -27,7 +27,7 @@ class NoBooks:
         return True
 
 
-class SlowBooks(NoBooks):
+class SlowAccounting(SettledAccounting):
     """Usage accounting that adds the offered allocations when a test says so."""
 
     def __init__(self) -> None:
@@ -41,11 +41,11 @@ class SlowBooks(NoBooks):
         return allocation.metadata.uid in self.added
 
 
-async def test_a_round_that_waits_for_the_books_is_behind() -> None:
+async def test_a_retention_round_that_waits_for_accounting_is_behind() -> None:
     """A round that waits for the accounting is behind: four allocations are due and none is added, so all are offered
     at once, and the next round follows soon."""
     clock = FakeClock(T0 + 100)
-    kube, world, books = a_client(a_core(clock.now)), Informers(), SlowBooks()
+    kube, world, books = a_client(a_core(clock.now)), Informers(), SlowAccounting()
     await furnish(kube)
     for number in range(5):
         await launch(kube, f"run-{number}")
@@ -71,7 +71,7 @@ async def test_a_round_that_leaves_some_is_behind() -> None:
         world.allocations.replace([_ended(each) for each in listed.items], int(listed.resource_version))
         return len(listed.items)
 
-    retention = Retention(kube, world, NoBooks(), clock, age_s=1e9, count_max=1, deletes_max=2)
+    retention = Retention(kube, world, SettledAccounting(), clock, age_s=1e9, count_max=1, deletes_max=2)
     seen: list[tuple[int, int, bool]] = []
     for _ in range(3):
         there = await observe()
@@ -89,7 +89,7 @@ async def test_a_round_that_finds_its_allocations_gone_is_not_behind() -> None:
         await launch(kube, f"run-{number}")
     listed = await kube.list(ALLOCATIONS)
     world.allocations.replace([_ended(each) for each in listed.items], int(listed.resource_version))
-    retention = Retention(kube, world, NoBooks(), clock, age_s=1e9, count_max=1)
+    retention = Retention(kube, world, SettledAccounting(), clock, age_s=1e9, count_max=1)
     assert (await retention.step(), retention.is_behind) == (1, False)
     assert (await retention.step(), retention.is_behind) == (0, False)
 

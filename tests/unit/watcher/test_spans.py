@@ -16,15 +16,15 @@ from slipway.runtime import telemetry
 from slipway.watcher import spans
 from tests.support.allocations import an_allocation
 from tests.support.builders import a_pod
-from tests.unit.runtime.test_telemetry import Kept
+from tests.unit.runtime.test_telemetry import RecordingSink
 
 NOW_S = parse_time("2026-01-01T10:00:09.500Z")
 CLIENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 @pytest.fixture
-def sink() -> Iterator[Kept]:
-    kept = Kept()
+def sink() -> Iterator[RecordingSink]:
+    kept = RecordingSink()
     telemetry.setup("watcher", sink=kept)
     yield kept
     telemetry.shutdown()
@@ -47,7 +47,7 @@ def ns(text: str) -> int:
     return int(parse_time(text) * 1e9)
 
 
-def test_an_attempt_is_told_when_it_is_over(sink: Kept) -> None:
+def test_an_attempt_is_told_when_it_is_over(sink: RecordingSink) -> None:
     """The span of an attempt is emitted once, at its end: the first begins with the request, the next with its restart,
     and each links to the previous one."""
     first = [
@@ -84,7 +84,7 @@ def test_an_attempt_is_told_when_it_is_over(sink: Kept) -> None:
     assert (one["links"], two["links"]) == ([], [attempt_span(ended.metadata, 1)])
 
 
-def test_an_object_without_a_trace_gets_a_root(sink: Kept) -> None:
+def test_an_object_without_a_trace_gets_a_root(sink: RecordingSink) -> None:
     """An object without a trace gets a root span, under which all services have put their spans before it exists."""
     before = at(AllocationStatus(phase=Phase.RUNNING, seq=2, attempt=1))
     end = entry(3, Event.TERMINATED, Phase.TERMINATED, "2026-01-01T10:00:09Z", 1, "Killed")
@@ -103,7 +103,7 @@ def test_an_object_without_a_trace_gets_a_root(sink: Kept) -> None:
     assert found["attempt 1"]["status"] == "Killed"
 
 
-def test_a_container_is_told_with_the_write_that_records_its_end(sink: Kept) -> None:
+def test_a_container_is_told_with_the_write_that_records_its_end(sink: RecordingSink) -> None:
     """The span of a container is emitted once, with the write that records its end, because its pod may be gone by the
     end of the attempt."""
     first, second = a_pod(0).exited(1).it, a_pod(1).exited(0, at_s=12.0).it

@@ -19,7 +19,7 @@ SPACE, FAR = "default", "far"
 MANY = GETS_MAX + 4
 
 
-class Scene:
+class SweepHarness:
     """A cluster, and a watcher that has seen only the objects of the test."""
 
     def __init__(self) -> None:
@@ -52,78 +52,78 @@ class Scene:
 
 
 @pytest.fixture
-async def scene() -> Scene:
-    """A furnished scene."""
-    found = Scene()
+async def harness() -> SweepHarness:
+    """A furnished harness."""
+    found = SweepHarness()
     await furnish(found.kube)
     return found
 
 
 @pytest.mark.parametrize("count", [1, MANY])
-async def test_what_is_wanted_stays_when_the_cache_has_not_seen_its_owner(scene: Scene, count: int) -> None:
+async def test_what_is_wanted_stays_when_the_cache_has_not_seen_its_owner(harness: SweepHarness, count: int) -> None:
     """A wanted pod stays when the cache has not seen its owner, whether few owners are read by name or many by a LIST;
     an orphan among them is deleted."""
     for number in range(count):
-        await scene.pod(f"pod-{number}", await launch(scene.kube, f"run-{number}"))
-    await scene.pod("orphan", None)
-    await fill(scene.world, scene.kube)
-    scene.world.allocations.replace([], scene.world.allocations.version + 1)
-    scene.calls.clear()
-    assert await scene.sweeper.sweep() == 1
-    assert ((Verb.LIST, "allocations") in scene.calls) is (count == MANY)
-    assert await scene.pods() == {f"pod-{number}" for number in range(count)}
+        await harness.pod(f"pod-{number}", await launch(harness.kube, f"run-{number}"))
+    await harness.pod("orphan", None)
+    await fill(harness.world, harness.kube)
+    harness.world.allocations.replace([], harness.world.allocations.version + 1)
+    harness.calls.clear()
+    assert await harness.sweeper.sweep() == 1
+    assert ((Verb.LIST, "allocations") in harness.calls) is (count == MANY)
+    assert await harness.pods() == {f"pod-{number}" for number in range(count)}
 
 
-async def test_what_is_wanted_stays_when_the_cache_shows_another_of_its_owners_name(scene: Scene) -> None:
+async def test_what_is_wanted_stays_when_the_cache_shows_another_of_its_owners_name(harness: SweepHarness) -> None:
     """A wanted pod stays when the cache shows a previous allocation of its owner's name, or one in another
     namespace."""
-    await scene.kube.create(NAMESPACES, {"metadata": {"name": FAR}})
-    owner = await launch(scene.kube, "run")
-    await scene.pod("pod", owner)
-    await fill(scene.world, scene.kube)
+    await harness.kube.create(NAMESPACES, {"metadata": {"name": FAR}})
+    owner = await launch(harness.kube, "run")
+    await harness.pod("pod", owner)
+    await fill(harness.world, harness.kube)
     before = msgspec.structs.replace(owner, metadata=msgspec.structs.replace(owner.metadata, uid="before"))
     away = msgspec.structs.replace(before, metadata=msgspec.structs.replace(owner.metadata, namespace=FAR, uid="away"))
-    scene.world.allocations.replace([], scene.world.allocations.version + 1)
-    scene.world.allocations.replace([before, away], scene.world.allocations.version + 1)
-    assert (await scene.sweeper.sweep(), await scene.pods()) == (0, {"pod"})
+    harness.world.allocations.replace([], harness.world.allocations.version + 1)
+    harness.world.allocations.replace([before, away], harness.world.allocations.version + 1)
+    assert (await harness.sweeper.sweep(), await harness.pods()) == (0, {"pod"})
 
 
 @pytest.mark.parametrize("count", [1, MANY])
-async def test_a_pod_that_carries_no_owner_any_more_stays(scene: Scene, count: int) -> None:
+async def test_a_pod_that_carries_no_owner_any_more_stays(harness: SweepHarness, count: int) -> None:
     """A pod whose owner label was removed stays, although the cache still shows the label."""
     for number in range(count):
-        await scene.pod(f"pod-{number}", None)
-    await fill(scene.world, scene.kube)
+        await harness.pod(f"pod-{number}", None)
+    await fill(harness.world, harness.kube)
     patch = {"metadata": {"labels": {LABEL_ALLOCATION_UID: None}}}
     for number in range(count):
-        await scene.kube.patch(PODS, f"pod-{number}", patch, namespace=SPACE)
-    assert (await scene.sweeper.sweep(), len(await scene.pods())) == (0, count)
+        await harness.kube.patch(PODS, f"pod-{number}", patch, namespace=SPACE)
+    assert (await harness.sweeper.sweep(), len(await harness.pods())) == (0, count)
 
 
-async def test_a_pod_that_was_made_anew_under_its_name_stays(scene: Scene) -> None:
+async def test_a_pod_that_was_made_anew_under_its_name_stays(harness: SweepHarness) -> None:
     """When the orphan in the cache is gone, the new pod of its name stays."""
-    await scene.pod("pod", None)
-    await fill(scene.world, scene.kube)
-    await scene.kube.delete(PODS, "pod", namespace=SPACE)
-    await scene.pod("pod", await launch(scene.kube, "run"))
-    assert (await scene.sweeper.sweep(), await scene.pods()) == (0, {"pod"})
+    await harness.pod("pod", None)
+    await fill(harness.world, harness.kube)
+    await harness.kube.delete(PODS, "pod", namespace=SPACE)
+    await harness.pod("pod", await launch(harness.kube, "run"))
+    assert (await harness.sweeper.sweep(), await harness.pods()) == (0, {"pod"})
 
 
-async def test_pods_that_are_gone_do_not_hide_an_orphan(scene: Scene) -> None:
+async def test_pods_that_are_gone_do_not_hide_an_orphan(harness: SweepHarness) -> None:
     """Deleted pods that the cache still shows do not hide an orphan, however many there are."""
     for number in range(MANY):
-        await scene.pod(f"a-{number}", None)
-    await scene.pod("orphan", None)
-    await fill(scene.world, scene.kube)
+        await harness.pod(f"a-{number}", None)
+    await harness.pod("orphan", None)
+    await fill(harness.world, harness.kube)
     for number in range(MANY):
-        await scene.kube.delete(PODS, f"a-{number}", namespace=SPACE)
-    assert (await scene.sweeper.sweep(), await scene.pods()) == (1, set())
+        await harness.kube.delete(PODS, f"a-{number}", namespace=SPACE)
+    assert (await harness.sweeper.sweep(), await harness.pods()) == (1, set())
 
 
-async def test_a_cache_that_is_right_costs_no_read(scene: Scene) -> None:
+async def test_a_cache_that_is_right_costs_no_read(harness: SweepHarness) -> None:
     """A correct cache costs no read: when nothing looks like an orphan, neither pods nor allocations are read."""
-    await scene.pod("pod", await launch(scene.kube, "run"))
-    await fill(scene.world, scene.kube)
-    scene.calls.clear()
-    assert await scene.sweeper.sweep() == 0
-    assert scene.calls == [(Verb.LIST, "configmaps"), (Verb.LIST, "services")]
+    await harness.pod("pod", await launch(harness.kube, "run"))
+    await fill(harness.world, harness.kube)
+    harness.calls.clear()
+    assert await harness.sweeper.sweep() == 0
+    assert harness.calls == [(Verb.LIST, "configmaps"), (Verb.LIST, "services")]

@@ -32,7 +32,7 @@ from slipway.watcher.usage_accounting import DENIED_S, UsageAccounts
 from tests.support.kube_core import CoreKube
 from tests.support.small_cluster import a_client, a_core, a_manifest, furnish
 from tests.support.virtual_time import VirtualClock, run_virtual
-from tests.support.watch_post import SETTINGS, Post, play
+from tests.support.watcher_harness import SETTINGS, WatcherHarness, play
 
 SYSTEM = "slipway-system"
 NOON_S = 1_767_355_200.0  # 2026-01-02T12:00:00Z
@@ -55,7 +55,7 @@ def ended(uid: str, *, hours: float = 6.0, user: str = "ada", slots: int = 2) ->
     return carried(running, over)
 
 
-class Desk:
+class AccountingHarness:
     """Usage accounting beside a small cluster; `others` is the client of another replica."""
 
     def __init__(self) -> None:
@@ -78,11 +78,11 @@ class Desk:
         return decode((await self.kube.get(CONFIG_MAPS, name_of(day), namespace=SYSTEM)).data)
 
 
-def beside(story: Callable[[Desk], Awaitable[None]]) -> None:
+def beside(story: Callable[[AccountingHarness], Awaitable[None]]) -> None:
     async def main() -> None:
-        desk = Desk()
-        await furnish(desk.theirs)
-        await story(desk)
+        usage_harness = AccountingHarness()
+        await furnish(usage_harness.theirs)
+        await story(usage_harness)
 
     run_virtual(main)
 
@@ -90,22 +90,22 @@ def beside(story: Callable[[Desk], Awaitable[None]]) -> None:
 def test_what_ended_is_added_once_to_each_of_its_days() -> None:
     """An ended allocation is added once to each of its days, also when it is offered twice, or by a new process."""
 
-    async def story(desk: Desk) -> None:
+    async def story(usage_harness: AccountingHarness) -> None:
         work = [ended("one"), ended("two", hours=30.0), ended("three", user="bob")]
         for _ in range(2):
-            books = desk.books()
+            books = usage_harness.books()
             for each in [*work, *work]:
                 books.offer(each)
             await books.flush()
             assert all(books.is_added(each) for each in work)
-        first, second = await desk.totals("2026-01-02"), await desk.totals("2026-01-03")
+        first, second = await usage_harness.totals("2026-01-02"), await usage_harness.totals("2026-01-03")
         assert [(row.user, row.ended, row.admitted) for row in first.rows] == [("ada", 1, 2), ("bob", 1, 1)]
         assert first.rows[0].slot_ms["Running"] == (6 + 12) * 3_600_000 * 2
         assert [(row.user, row.ended, row.slot_ms["Running"]) for row in second.rows] == [
             ("ada", 1, 18 * 3_600_000 * 2)
         ]
         assert tokens_in(first) == {token_of(uid) for uid in ("one", "two", "three")}
-        assert desk.settled[:3] == ["one", "two", "three"]
+        assert usage_harness.settled[:3] == ["one", "two", "three"]
 
     beside(story)
 
@@ -116,7 +116,7 @@ def test_a_crash_at_any_write_neither_loses_nor_doubles(moment: str, number: int
     """A crash at any write, with the write lost or only its answer, neither loses nor doubles usage: the next process
     continues from the totals."""
 
-    async def story(desk: Desk) -> None:
+    async def story(usage_harness: AccountingHarness) -> None:
         work = [ended("one", hours=30.0), ended("two", hours=59.0)]
         seen = 0
 
@@ -127,19 +127,19 @@ def test_a_crash_at_any_write_neither_loses_nor_doubles(moment: str, number: int
                 if seen == number:
                     raise UnavailableError("gone in the middle")
 
-        setattr(desk.kube, moment, strike)
+        setattr(usage_harness.kube, moment, strike)
         for each in work:
-            books = desk.books()
+            books = usage_harness.books()
             books.offer(each)
             try:
                 await books.flush()
             except UnavailableError:
                 assert not books.is_settled(each)
-                again = desk.books(desk.theirs)
+                again = usage_harness.books(usage_harness.theirs)
                 again.offer(each)
                 await again.flush()
         days = ["2026-01-02", "2026-01-03", "2026-01-04"]
-        rows = [row for day in days for row in (await desk.totals(day)).rows]
+        rows = [row for day in days for row in (await usage_harness.totals(day)).rows]
         assert sum_of(rows) == sum_of([sum_of(used(each, 0.0).values()) for each in work])
         assert sum(row.ended for row in rows) == 2
 
@@ -149,15 +149,15 @@ def test_a_crash_at_any_write_neither_loses_nor_doubles(moment: str, number: int
 def test_two_replicas_write_at_once() -> None:
     """When two replicas write at once, the compare-and-swap makes one of them read again; everything is added once."""
 
-    async def story(desk: Desk) -> None:
+    async def story(usage_harness: AccountingHarness) -> None:
         work = [ended(f"a{number}") for number in range(8)]
-        mine, theirs = desk.books(), desk.books(desk.theirs)
+        mine, theirs = usage_harness.books(), usage_harness.books(usage_harness.theirs)
         for each in work[:6]:
             mine.offer(each)
         for each in work[2:]:
             theirs.offer(each)
         await asyncio.gather(mine.flush(), theirs.flush())
-        (row,) = (await desk.totals("2026-01-02")).rows
+        (row,) = (await usage_harness.totals("2026-01-02")).rows
         assert (row.ended, row.admitted) == (8, 8)
 
     beside(story)
@@ -167,18 +167,18 @@ def test_who_is_marked_or_gone_is_forgotten_after_a_while() -> None:
     """The list of added allocations in the totals does not grow for ever, and keeps those that could be offered
     again."""
 
-    async def story(desk: Desk) -> None:
+    async def story(usage_harness: AccountingHarness) -> None:
         for uid, after_s in (("one", 0.0), ("two", 0.0), ("three", FORGET_S + 60.0), ("four", FORGET_S + 60.0)):
-            await desk.clock.sleep(after_s)
-            desk.unmarked = None if uid == "three" else {token_of("two")}
-            books = desk.books()
+            await usage_harness.clock.sleep(after_s)
+            usage_harness.unmarked = None if uid == "three" else {token_of("two")}
+            books = usage_harness.books()
             books.offer(ended(uid))
             await books.flush()
             if uid == "three":
                 # While the view does not know which allocations are marked, no entry is removed.
-                assert len(tokens_in(await desk.totals("2026-01-02"))) == 3
-        assert tokens_in(await desk.totals("2026-01-02")) == {token_of("two"), token_of("four")}
-        assert (await desk.totals("2026-01-02")).rows[0].ended == 4
+                assert len(tokens_in(await usage_harness.totals("2026-01-02"))) == 3
+        assert tokens_in(await usage_harness.totals("2026-01-02")) == {token_of("two"), token_of("four")}
+        assert (await usage_harness.totals("2026-01-02")).rows[0].ended == 4
 
     beside(story)
 
@@ -187,23 +187,23 @@ def test_what_can_not_be_added_holds_nobody_up() -> None:
     """Usage that cannot be added, because of a missing permission or a ConfigMap with other content, is logged, and the
     allocation is released."""
 
-    async def story(desk: Desk) -> None:
+    async def story(usage_harness: AccountingHarness) -> None:
         async def refuse(verb: Verb, plural: str, *_: Any) -> None:
             if verb is Verb.CREATE and plural == "configmaps":
                 raise DeniedError("cannot create configmaps")
 
-        desk.kube.before = refuse
-        books, work = desk.books(), ended("one")
+        usage_harness.kube.before = refuse
+        books, work = usage_harness.books(), ended("one")
         books.offer(work)
         await books.flush()
         assert (books.is_settled(work), books.is_added(work)) == (True, False)
         broken = {"metadata": {"name": name_of("2026-01-02")}, "data": {"totals": "not json"}}
-        await desk.theirs.create(CONFIG_MAPS, broken, namespace=SYSTEM)
-        books = desk.books()
+        await usage_harness.theirs.create(CONFIG_MAPS, broken, namespace=SYSTEM)
+        books = usage_harness.books()
         books.offer(work)
         await books.flush()
         assert (books.is_settled(work), books.is_added(work)) == (True, False)
-        found = await desk.kube.get(CONFIG_MAPS, name_of("2026-01-02"), namespace=SYSTEM)
+        found = await usage_harness.kube.get(CONFIG_MAPS, name_of("2026-01-02"), namespace=SYSTEM)
         assert found.data == {"totals": "not json"}
 
     beside(story)
@@ -213,10 +213,10 @@ def test_a_day_that_can_not_be_written_takes_no_other_with_it() -> None:
     """When one day cannot be written, other allocations are added to their days, and those of that day to their other
     days."""
 
-    async def story(desk: Desk) -> None:
+    async def story(usage_harness: AccountingHarness) -> None:
         broken = {"metadata": {"name": name_of("2026-01-02")}, "data": {"totals": "not json"}}
-        await desk.theirs.create(CONFIG_MAPS, broken, namespace=SYSTEM)
-        books, long = desk.books(), ended("long", hours=30.0)
+        await usage_harness.theirs.create(CONFIG_MAPS, broken, namespace=SYSTEM)
+        books, long = usage_harness.books(), ended("long", hours=30.0)
         later = ended("later")
         over = msgspec.structs.replace(later.status, ended_at="2026-01-04T01:00:00Z", transitions=[], usage=None)
         later = msgspec.structs.replace(later, status=over)
@@ -227,8 +227,8 @@ def test_a_day_that_can_not_be_written_takes_no_other_with_it() -> None:
             (True, False),
             (True, True),
         ]
-        assert [row.ended for row in (await desk.totals("2026-01-03")).rows] == [1]
-        assert [row.ended for row in (await desk.totals("2026-01-04")).rows] == [1]
+        assert [row.ended for row in (await usage_harness.totals("2026-01-03")).rows] == [1]
+        assert [row.ended for row in (await usage_harness.totals("2026-01-04")).rows] == [1]
 
     beside(story)
 
@@ -236,15 +236,15 @@ def test_a_day_that_can_not_be_written_takes_no_other_with_it() -> None:
 def test_a_permission_that_comes_back_in_time_loses_nothing() -> None:
     """While a role is changed or a token renewed, an addition is retried for a while before it is given up."""
 
-    async def story(desk: Desk) -> None:
+    async def story(usage_harness: AccountingHarness) -> None:
         is_refused = True
 
         async def refuse(verb: Verb, plural: str, *_: Any) -> None:
             if is_refused and plural == "configmaps":
                 raise DeniedError(f"cannot {verb} configmaps")
 
-        desk.kube.before = refuse
-        books, work = desk.books(), ended("one")
+        usage_harness.kube.before = refuse
+        books, work = usage_harness.books(), ended("one")
         books.offer(work)
         with pytest.raises(UnavailableError):
             await books.step()
@@ -256,7 +256,7 @@ def test_a_permission_that_comes_back_in_time_loses_nothing() -> None:
         books.offer(other)
         with pytest.raises(UnavailableError):
             await books.step()
-        await desk.clock.sleep(DENIED_S)
+        await usage_harness.clock.sleep(DENIED_S)
         await books.step()
         assert (books.is_settled(other), books.is_added(other)) == (True, False)
 
@@ -292,24 +292,24 @@ def test_an_allocation_ends_in_the_totals_and_carries_the_mark() -> None:
     """An allocation is added to the totals and marked before its last finalizer is removed, also when it is deleted
     while it runs."""
 
-    async def story(post: Post) -> None:
-        post.kubelet.runs_s = {0: 3.0}
-        await post.launch()
-        over = await post.until(
+    async def story(harness: WatcherHarness) -> None:
+        harness.kubelet.runs_s = {0: 3.0}
+        await harness.launch()
+        over = await harness.until(
             lambda found: found.status.phase is Phase.TERMINATED and not found.metadata.finalizers, "let go"
         )
         assert is_booked(over)
         assert over.metadata.annotations[ANNOTATION_USAGE] == "booked"
-        days = await totals_of(post)
+        days = await totals_of(harness)
         assert sum_of(days) == sum_of(used(over, 0.0).values())
-        post.kubelet.runs_s = {}
-        await post.launch(name="gone")
-        await post.until(lambda found: found.status.phase is Phase.RUNNING, "running", name="gone")
-        await post.kube.delete(ALLOCATIONS, "gone", namespace="default")
+        harness.kubelet.runs_s = {}
+        await harness.launch(name="gone")
+        await harness.until(lambda found: found.status.phase is Phase.RUNNING, "running", name="gone")
+        await harness.kube.delete(ALLOCATIONS, "gone", namespace="default")
         with pytest.raises((NotFoundError, StaleError)):
-            await post.until(lambda _found: False, "gone", name="gone")
-        assert sum(row.ended for row in await totals_of(post)) == 2
-        assert sum_of(await totals_of(post)).ms["Running"] > sum_of(days).ms["Running"]
+            await harness.until(lambda _found: False, "gone", name="gone")
+        assert sum(row.ended for row in await totals_of(harness)) == 2
+        assert sum_of(await totals_of(harness)).ms["Running"] > sum_of(days).ms["Running"]
 
     play(story)
 
@@ -318,22 +318,22 @@ def test_retention_deletes_nothing_that_is_not_added() -> None:
     """Retention deletes only added allocations. One that was never admitted, and so never had our finalizer, has its
     wait in the totals before it is deleted."""
 
-    async def story(post: Post) -> None:
+    async def story(harness: WatcherHarness) -> None:
         waits = a_manifest("waits", desired="Stopped")
-        await post.kube.create(ALLOCATIONS, waits, namespace="default")
-        over = await post.until(lambda found: found.status.phase is Phase.TERMINATED, "ended", name="waits")
+        await harness.kube.create(ALLOCATIONS, waits, namespace="default")
+        over = await harness.until(lambda found: found.status.phase is Phase.TERMINATED, "ended", name="waits")
         assert not over.metadata.finalizers
-        assert not await totals_of(post)
+        assert not await totals_of(harness)
         with pytest.raises((NotFoundError, StaleError)):
-            await post.until(lambda _found: False, "gone", name="waits", timeout_s=400.0)
-        (row,) = await totals_of(post)
+            await harness.until(lambda _found: False, "gone", name="waits", timeout_s=400.0)
+        (row,) = await totals_of(harness)
         assert (row.ended, row.slot_ms) == (1, {})
 
     play(story, settings=msgspec.structs.replace(SETTINGS, retention_s=5.0))
 
 
-async def totals_of(post: Post) -> list[Any]:
-    found = await post.kube.list(CONFIG_MAPS, label_selector="slipway.dev/usage=true")
+async def totals_of(harness: WatcherHarness) -> list[Any]:
+    found = await harness.kube.list(CONFIG_MAPS, label_selector="slipway.dev/usage=true")
     return [row for each in found.items for row in decode(each.data).rows]
 
 

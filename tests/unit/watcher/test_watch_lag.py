@@ -54,14 +54,14 @@ async def test_what_was_seen_to_go_is_read_at_once() -> None:
 
 
 @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.TERMINATING])
-async def test_nobody_waits_once_it_runs_or_ends(phase: Phase) -> None:
+async def test_no_wait_for_the_watch_once_it_runs_or_ends(phase: Phase) -> None:
     """There is no wait once the allocation runs or ends: then every pod was seen, or will be deleted."""
     gang = a_gang()
     later = msgspec.structs.replace(gang, status=msgspec.structs.replace(gang.status, phase=phase))
     assert PodWatchLag(FakeClock(T0), behind).wait_s(later, [], set()) == 0
 
 
-async def test_nothing_is_remembered_of_what_is_forgotten() -> None:
+async def test_forgotten_objects_leave_no_state() -> None:
     """A forgotten allocation has no state left: its next wait starts anew."""
     clock, gang = FakeClock(T0), a_gang()
     late = PodWatchLag(clock, behind)

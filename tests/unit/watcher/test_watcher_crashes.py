@@ -10,7 +10,7 @@ from slipway.kube.errors import Verb
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Result
 from slipway.runtime.service import ServiceStop
-from tests.support.watch_post import Post, play
+from tests.support.watcher_harness import WatcherHarness, play
 
 READS = (Verb.GET, Verb.LIST, Verb.WATCH, Verb.LOG)
 WRITES = 12
@@ -21,7 +21,7 @@ def is_let_go(allocation: Allocation) -> bool:
     return allocation.status.phase is Phase.TERMINATED and TEARDOWN_FINALIZER not in allocation.metadata.finalizers
 
 
-class Death:
+class CrashAtWrite:
     """Stops one process for ever at its n-th write that is not a lease."""
 
     def __init__(self, number: int, moment: str) -> None:
@@ -51,38 +51,38 @@ class Death:
 def test_the_next_watcher_finishes(number: int, moment: str) -> None:
     """The next watcher reaches the same end, exits, attempts and stream, wherever the first one died."""
 
-    async def story(post: Post) -> None:
-        death = Death(number, moment)
-        post.its.before, post.its.after = death.before, death.after
-        post.kubelet.runs_s, post.kubelet.codes = {0: 1.0, 1: 1.0}, {1: 7}
+    async def story(harness: WatcherHarness) -> None:
+        crash = CrashAtWrite(number, moment)
+        harness.its.before, harness.its.after = crash.before, crash.after
+        harness.kubelet.runs_s, harness.kubelet.codes = {0: 1.0, 1: 1.0}, {1: 7}
         stop = ServiceStop()
-        first = asyncio.ensure_future(post.watcher.run(stop))
-        await post.launch("n0", "n1", maxRestarts=1)
+        first = asyncio.ensure_future(harness.watcher.run(stop))
+        await harness.launch("n0", "n1", maxRestarts=1)
         second: asyncio.Future[None] | None = None
         admitted = False
         for _ in range(2400):
             await asyncio.sleep(0.05)
-            if death.happened.is_set() and second is None:
+            if crash.happened.is_set() and second is None:
                 first.cancel()
                 await asyncio.wait({first})
-                post.its.before, post.its.after = Post().its.before, Post().its.after
-                second = asyncio.ensure_future(post.another("two").run(stop))
-            found = await post.until(lambda _: True, "a look")
+                harness.its.before, harness.its.after = WatcherHarness().its.before, WatcherHarness().its.after
+                second = asyncio.ensure_future(harness.another("two").run(stop))
+            found = await harness.until(lambda _: True, "a look")
             if found.status.attempt == 2 and not admitted:
-                post.kubelet.codes = {}
-                await post.desk.admit("n0", "n1")
+                harness.kubelet.codes = {}
+                await harness.worker_harness.admit("n0", "n1")
                 admitted = True
             if is_let_go(found):
                 break
-        found = await post.until(is_let_go, "the end")
+        found = await harness.until(is_let_go, "the end")
         await asyncio.sleep(60)
         status = found.status
         assert (status.result, status.attempt, status.restarts) == (Result.SUCCEEDED, 2, 1)
         assert [rank.exit_code for rank in status.ranks or []] == [0, 0]
         assert [entry.seq for entry in status.transitions] == list(range(1, status.seq + 1))
-        assert [stored.event.seq for stored in await post.stream(found)] == list(range(1, status.seq + 1))
-        assert await post.pods() == []
-        assert death.happened.is_set()
+        assert [stored.event.seq for stored in await harness.stream(found)] == list(range(1, status.seq + 1))
+        assert await harness.pods() == []
+        assert crash.happened.is_set()
         stop.set()
         await asyncio.wait({task for task in (first, second) if task is not None})
 

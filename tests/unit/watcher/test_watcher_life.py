@@ -13,7 +13,7 @@ from slipway.model import ids
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Reason, Result
 from tests.support.small_cluster import look
-from tests.support.watch_post import Post, play
+from tests.support.watcher_harness import WatcherHarness, play
 
 
 def is_running(allocation: Allocation) -> bool:
@@ -32,16 +32,16 @@ def test_a_command_runs_ends_and_leaves_nothing() -> None:
     """A command runs from its admission to the last finalizer and leaves nothing; its stream has every transition
     once."""
 
-    async def story(post: Post) -> None:
-        post.kubelet.runs_s = {0: 3.0}
-        await post.launch()
-        await post.until(is_running, "running")
-        ended = await post.until(is_let_go, "the end, and nothing left")
+    async def story(harness: WatcherHarness) -> None:
+        harness.kubelet.runs_s = {0: 3.0}
+        await harness.launch()
+        await harness.until(is_running, "running")
+        ended = await harness.until(is_let_go, "the end, and nothing left")
         assert ended.status.result is Result.SUCCEEDED
         assert [rank.exit_code for rank in ended.status.ranks or []] == [0]
-        assert await post.pods() == []
-        assert (await post.kube.list(CONFIG_MAPS, label_selector="slipway.dev/attempt")).items == []
-        events = await post.stream(ended)
+        assert await harness.pods() == []
+        assert (await harness.kube.list(CONFIG_MAPS, label_selector="slipway.dev/attempt")).items == []
+        events = await harness.stream(ended)
         assert [stored.event.type.value for stored in events] == [
             "requested",
             "assigned",
@@ -59,19 +59,19 @@ def test_the_secret_values_go_when_nothing_runs_any_more() -> None:
     """After the end the Secret with the values is deleted by name, before the finalizer is removed. A missing Secret is
     no error, and no other Secret is touched."""
 
-    async def story(post: Post) -> None:
-        post.kubelet.runs_s = {0: 3.0}
+    async def story(harness: WatcherHarness) -> None:
+        harness.kubelet.runs_s = {0: 3.0}
         for name in ("job", "bare"):
-            allocation = await post.launch(name=name, secretVariables=["TOKEN"])
+            allocation = await harness.launch(name=name, secretVariables=["TOKEN"])
             meta = {"name": ids.values_name(allocation.metadata.uid), "namespace": allocation.metadata.namespace}
             if name == "job":
-                await post.kube.create(SECRETS, {"metadata": meta, "data": {}})
-        await post.kube.create(SECRETS, {"metadata": {**meta, "name": "hub"}, "data": {}})
-        await post.until(is_running, "running")
-        assert len((await post.kube.list(SECRETS)).items) == 2
+                await harness.kube.create(SECRETS, {"metadata": meta, "data": {}})
+        await harness.kube.create(SECRETS, {"metadata": {**meta, "name": "hub"}, "data": {}})
+        await harness.until(is_running, "running")
+        assert len((await harness.kube.list(SECRETS)).items) == 2
         for name in ("job", "bare"):
-            await post.until(is_let_go, "the end, and nothing left", name=name)
-        assert [each.metadata.name for each in (await post.kube.list(SECRETS)).items] == ["hub"]
+            await harness.until(is_let_go, "the end, and nothing left", name=name)
+        assert [each.metadata.name for each in (await harness.kube.list(SECRETS)).items] == ["hub"]
 
     play(story)
 
@@ -79,12 +79,12 @@ def test_the_secret_values_go_when_nothing_runs_any_more() -> None:
 def test_a_kill_ends_a_running_gang_as_canceled() -> None:
     """A killed gang is Terminating at once, then Terminated as canceled, with every rank's exit recorded."""
 
-    async def story(post: Post) -> None:
-        await post.launch("n0", "n1")
-        await post.until(is_running, "running")
-        await post.desk.cancel()
-        await post.until(lambda found: found.status.phase is Phase.TERMINATING or has_ended(found), "terminating")
-        ended = await post.until(is_let_go, "the end, and nothing left")
+    async def story(harness: WatcherHarness) -> None:
+        await harness.launch("n0", "n1")
+        await harness.until(is_running, "running")
+        await harness.worker_harness.cancel()
+        await harness.until(lambda found: found.status.phase is Phase.TERMINATING or has_ended(found), "terminating")
+        ended = await harness.until(is_let_go, "the end, and nothing left")
         assert ended.status.result is Result.CANCELED
         assert [rank.exit_code for rank in ended.status.ranks or []] == [143, 143]
 
@@ -94,17 +94,17 @@ def test_a_kill_ends_a_running_gang_as_canceled() -> None:
 def test_news_of_ranks_waits_a_second_after_another_replicas_write_too() -> None:
     """The end of a rank just after another replica's status write is written a second after that write."""
 
-    async def story(post: Post) -> None:
-        await post.launch("n0", "n1")
-        running = await post.until(is_running, "running")
-        await asyncio.sleep(2 * post.settings.rank_detail_interval_s)
+    async def story(harness: WatcherHarness) -> None:
+        await harness.launch("n0", "n1")
+        running = await harness.until(is_running, "running")
+        await asyncio.sleep(2 * harness.settings.rank_detail_interval_s)
         told = msgspec.structs.replace(running.status, message="told by another replica")
-        await put_status(post.kube, running, told)
-        written_at = post.clock.now()
+        await put_status(harness.kube, running, told)
+        written_at = harness.clock.now()
         await asyncio.sleep(0.1)
-        post.kubelet.runs_s = {0: 0.0}
-        await post.until(lambda found: (found.status.ranks or [])[0].exit_code == 0, "the end of rank 0 on record")
-        assert post.clock.now() - written_at >= post.settings.rank_detail_interval_s
+        harness.kubelet.runs_s = {0: 0.0}
+        await harness.until(lambda found: (found.status.ranks or [])[0].exit_code == 0, "the end of rank 0 on record")
+        assert harness.clock.now() - written_at >= harness.settings.rank_detail_interval_s
 
     play(story)
 
@@ -112,14 +112,14 @@ def test_news_of_ranks_waits_a_second_after_another_replicas_write_too() -> None
 def test_a_kill_before_the_release_ends_at_once() -> None:
     """A kill before the release ends the allocation at once, because nothing ever ran."""
 
-    async def story(post: Post) -> None:
-        post.works = False
-        await post.launch()
-        await post.desk.cancel()
-        ended = await post.until(has_ended, "the end")
+    async def story(harness: WatcherHarness) -> None:
+        harness.works = False
+        await harness.launch()
+        await harness.worker_harness.cancel()
+        ended = await harness.until(has_ended, "the end")
         assert ended.status.result is Result.CANCELED
-        post.works = True
-        await post.until(is_let_go, "nothing left")
+        harness.works = True
+        await harness.until(is_let_go, "nothing left")
 
     play(story)
 
@@ -127,16 +127,16 @@ def test_a_kill_before_the_release_ends_at_once() -> None:
 def test_a_failing_command_is_tried_again_and_then_has_failed() -> None:
     """maxRestarts counts the user's failures; each attempt has its own pods."""
 
-    async def story(post: Post) -> None:
-        post.kubelet.runs_s, post.kubelet.codes = {0: 1.0}, {0: 3}
-        await post.launch(maxRestarts=1)
-        second = await post.until(lambda found: found.status.attempt == 2, "the second attempt")
+    async def story(harness: WatcherHarness) -> None:
+        harness.kubelet.runs_s, harness.kubelet.codes = {0: 1.0}, {0: 3}
+        await harness.launch(maxRestarts=1)
+        second = await harness.until(lambda found: found.status.attempt == 2, "the second attempt")
         assert second.status.restarts == 1
         assert second.status.not_before
-        await post.desk.admit("n1")
-        ended = await post.until(is_let_go, "the end, and nothing left")
+        await harness.worker_harness.admit("n1")
+        ended = await harness.until(is_let_go, "the end, and nothing left")
         assert (ended.status.result, ended.status.reason) == (Result.FAILED, Reason.RANK_FAILED)
-        assert await post.pods() == []
+        assert await harness.pods() == []
 
     play(story)
 
@@ -144,12 +144,12 @@ def test_a_failing_command_is_tried_again_and_then_has_failed() -> None:
 def test_a_pod_deleted_by_hand_costs_the_user_nothing() -> None:
     """After a pod was deleted by hand, the attempt is torn down whole and starts again; no restart is counted."""
 
-    async def story(post: Post) -> None:
-        await post.launch("n0", "n1")
-        await post.until(is_running, "running")
-        victim = (await post.pods())[0]
-        await post.kube.delete(PODS, victim.metadata.name, namespace="default")
-        second = await post.until(lambda found: found.status.attempt == 2, "the second attempt")
+    async def story(harness: WatcherHarness) -> None:
+        await harness.launch("n0", "n1")
+        await harness.until(is_running, "running")
+        victim = (await harness.pods())[0]
+        await harness.kube.delete(PODS, victim.metadata.name, namespace="default")
+        second = await harness.until(lambda found: found.status.attempt == 2, "the second attempt")
         assert (second.status.restarts, second.status.infra_restarts) == (0, 1)
         assert second.status.transitions[-1].reason == Reason.POD_DELETED
 
@@ -159,12 +159,12 @@ def test_a_pod_deleted_by_hand_costs_the_user_nothing() -> None:
 def test_a_lost_node_restarts_its_gang_elsewhere() -> None:
     """A gang on a deleted node restarts elsewhere: no kubelet confirms the end of its pods, and the node is avoided."""
 
-    async def story(post: Post) -> None:
-        await post.launch("n0", "n1")
-        await post.until(is_running, "running")
-        post.kubelet.is_away.add("n1")
-        await post.kube.delete(NODES, "n1")
-        second = await post.until(lambda found: found.status.attempt == 2, "the second attempt")
+    async def story(harness: WatcherHarness) -> None:
+        await harness.launch("n0", "n1")
+        await harness.until(is_running, "running")
+        harness.kubelet.is_away.add("n1")
+        await harness.kube.delete(NODES, "n1")
+        second = await harness.until(lambda found: found.status.attempt == 2, "the second attempt")
         assert second.status.avoid_nodes == ["n1"]
         assert second.status.restarts == 0
 
@@ -174,17 +174,17 @@ def test_a_lost_node_restarts_its_gang_elsewhere() -> None:
 def test_a_deleted_allocation_is_torn_down_before_it_goes() -> None:
     """`kubectl delete` is a cancel: the object stays until all its objects are gone and its end is published."""
 
-    async def story(post: Post) -> None:
-        launched = await post.launch()
-        await post.until(is_running, "running")
-        await post.kube.delete(ALLOCATIONS, "job", namespace="default")
+    async def story(harness: WatcherHarness) -> None:
+        launched = await harness.launch()
+        await harness.until(is_running, "running")
+        await harness.kube.delete(ALLOCATIONS, "job", namespace="default")
         for _ in range(400):
-            if not (await post.kube.list(ALLOCATIONS)).items:
+            if not (await harness.kube.list(ALLOCATIONS)).items:
                 break
             await asyncio.sleep(0.1)
-        assert (await post.kube.list(ALLOCATIONS)).items == []
-        assert await post.pods() == []
-        events = await post.streams.events.read(id_of(launched))
+        assert (await harness.kube.list(ALLOCATIONS)).items == []
+        assert await harness.pods() == []
+        events = await harness.streams.events.read(id_of(launched))
         assert events[-1].event.type.value == "terminated"
 
     play(story)
@@ -193,13 +193,13 @@ def test_a_deleted_allocation_is_torn_down_before_it_goes() -> None:
 def test_at_rest_nothing_is_written_but_leases() -> None:
     """A running allocation costs no writes except those of leases, also when the watcher restarts."""
 
-    async def story(post: Post) -> None:
-        await post.launch("n0", "n1")
-        await post.until(is_running, "running")
+    async def story(harness: WatcherHarness) -> None:
+        await harness.launch("n0", "n1")
+        await harness.until(is_running, "running")
         await asyncio.sleep(5)
-        post.writes.clear()
+        harness.writes.clear()
         await asyncio.sleep(120)
-        assert {plural for _, plural in post.writes} == {"leases"}
-        assert (await look(post.kube)).status.phase is Phase.RUNNING
+        assert {plural for _, plural in harness.writes} == {"leases"}
+        assert (await look(harness.kube)).status.phase is Phase.RUNNING
 
     play(story)

@@ -40,7 +40,7 @@ async def test_a_few_are_written_at_once_and_many_are_held_back() -> None:
     assert pace.wait_s(late, moved(late)) <= 0
 
 
-async def test_places_come_back_with_time() -> None:
+async def test_the_write_budget_refills_over_time() -> None:
     """Places become free with time: one quiet second frees the number of writes that are allowed per second, and no
     more."""
     clock = FakeClock(T0)

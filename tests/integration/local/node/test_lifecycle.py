@@ -101,7 +101,7 @@ async def test_a_deletion_ends_the_processes_first(world: NodeWorld):
     await world.gone("a")
 
 
-async def test_who_ignores_sigterm_is_killed_after_the_grace(world: NodeWorld):
+async def test_a_process_that_ignores_sigterm_is_killed_after_the_grace(world: NodeWorld):
     """The grace of the delete is used, not the pod's own."""
     await world.start("a", ["sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done"])
     await world.logged("a", "up")
@@ -183,7 +183,7 @@ async def test_a_pod_that_does_not_fit_is_rejected(world: NodeWorld):
     assert (await world.run("third", ["true"], **gpus)).phase == "Succeeded"
 
 
-async def test_what_somebody_else_calls_failed_stops(world: NodeWorld):
+async def test_a_pod_that_another_client_marks_failed_is_stopped(world: NodeWorld):
     """When a garbage collector marks a pod as failed, its processes end."""
     await world.start("a", ["sh", "-c", "echo pid $$$$; exec sleep 60"])
     pid = int((await world.logged("a", "pid")).split()[1])
@@ -193,7 +193,7 @@ async def test_what_somebody_else_calls_failed_stops(world: NodeWorld):
     await wait_until(lambda: not is_alive(pid), "the end of the process")
 
 
-async def test_a_node_denies_what_others_say_of_its_pods(world: NodeWorld):
+async def test_a_node_corrects_the_pod_status_that_others_wrote(world: NodeWorld):
     """A pod that was marked not ready while its node was silent is marked ready again as soon as the node reads
     that."""
     await world.start("a", ["sleep", "60"])

@@ -67,7 +67,7 @@ async def test_a_container_that_waits_has_no_log(world: NodeWorld):
         await world.log("a")
 
 
-async def test_the_endpoint_is_for_those_who_know_its_key(world: NodeWorld):
+async def test_the_log_endpoint_needs_its_key(world: NodeWorld):
     """Other users of the machine get no log; nor do other methods."""
     pod = await world.run("a", ["echo", "hello"])
     node = world.core.get("nodes", "", "node-0")

@@ -26,7 +26,7 @@ NAMESPACE = "default"
 TOKEN = "secret"
 
 
-class Machine:
+class NodeAndServer:
     """A local API server and the node process, both real."""
 
     def __init__(self, kube: KubeClient, folder: Path, kubeconfig: str) -> None:
@@ -83,7 +83,7 @@ class Machine:
 
 
 @pytest.fixture
-async def machine(tmp_path: Path) -> AsyncGenerator[Machine, None]:
+async def node_and_server(tmp_path: Path) -> AsyncGenerator[NodeAndServer, None]:
     """A machine with both processes running."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -92,15 +92,15 @@ async def machine(tmp_path: Path) -> AsyncGenerator[Machine, None]:
     server = _spawn("slipway.local.apiserver", "--listen", address, "--token-file", str(tmp_path / "token"))
     kubeconfig = write_kubeconfig(tmp_path, f"http://{address}", {"token": TOKEN})
     async with connect(kubeconfig, clock=SystemClock(), random=SeededRandom(1)) as kube:
-        machine = Machine(kube, tmp_path / "nodes", kubeconfig)
-        machine.start_node()
+        node_and_server = NodeAndServer(kube, tmp_path / "nodes", kubeconfig)
+        node_and_server.start_node()
         try:
             async with asyncio.timeout(30):
                 while not await _has_node(kube):  # noqa: ASYNC110 - another process
                     await asyncio.sleep(0.02)
-            yield machine
+            yield node_and_server
         finally:
-            for process in (machine.node, server):
+            for process in (node_and_server.node, server):
                 if process is not None and process.poll() is None:
                     process.send_signal(signal.SIGTERM)
                     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -120,77 +120,77 @@ async def _has_node(kube: KubeClient) -> bool:
         return False
 
 
-async def test_a_killed_node_process_finds_its_pods_again(machine: Machine):
+async def test_a_killed_node_process_finds_its_pods_again(node_and_server: NodeAndServer):
     """Programs run on without the node process, are not started again, and no exit or output is lost."""
     wait = "while [ ! -e $HOME/go ]; do sleep 0.02; done"
-    await machine.start("lives", f"echo once; {wait}; echo later; exit 5")
-    await machine.start("ends", f"echo once; {wait}; exit 6")
-    pods = {name: await machine.in_phase(name, "Running") for name in ("lives", "ends")}
-    await machine.stop_node(signal.SIGKILL)
-    home = {name: machine.folder / "pods" / pod.metadata.uid for name, pod in pods.items()}
+    await node_and_server.start("lives", f"echo once; {wait}; echo later; exit 5")
+    await node_and_server.start("ends", f"echo once; {wait}; exit 6")
+    pods = {name: await node_and_server.in_phase(name, "Running") for name in ("lives", "ends")}
+    await node_and_server.stop_node(signal.SIGKILL)
+    home = {name: node_and_server.folder / "pods" / pod.metadata.uid for name, pod in pods.items()}
     (home["ends"] / "home" / "go").touch()
     async with asyncio.timeout(10):
         while not (home["ends"] / "containers" / "main" / "0" / "exit").exists():  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.02)
-    machine.start_node()
-    ended = await machine.in_phase("ends", "Failed")
+    node_and_server.start_node()
+    ended = await node_and_server.in_phase("ends", "Failed")
     assert objects_of(ended.status["containerStatuses"])[0]["state"]["terminated"]["exitCode"] == 6
     (home["lives"] / "home" / "go").touch()
-    lived = await machine.in_phase("lives", "Failed")
+    lived = await node_and_server.in_phase("lives", "Failed")
     assert objects_of(lived.status["containerStatuses"])[0]["state"]["terminated"]["exitCode"] == 5
     assert lived.status["podIP"] == pods["lives"].status["podIP"]
-    assert await machine.log("lives") == "once later"
+    assert await node_and_server.log("lives") == "once later"
 
 
-async def test_a_container_that_is_found_again_is_probed_as_it_was_started(machine: Machine):
+async def test_a_container_that_is_found_again_is_probed_as_it_was_started(node_and_server: NodeAndServer):
     """The probe uses the command and environment of the container's start, also when their sources are gone."""
-    await machine.kube.create(
+    await node_and_server.kube.create(
         CONFIG_MAPS, {"metadata": {"name": "code", "namespace": NAMESPACE}, "data": {"FLAG": "ready"}}
     )
     probe = {"exec": {"command": ["sh", "-c", 'test -e "$HOME/$FLAG"']}, "periodSeconds": 1}
     source = [{"configMapRef": {"name": "code"}}]
-    await machine.start("probed", "exec sleep 600", envFrom=source, readinessProbe=probe)
-    pod = await machine.in_phase("probed", "Running")
-    await machine.stop_node(signal.SIGKILL)
-    await machine.kube.delete(CONFIG_MAPS, "code", namespace=NAMESPACE)
-    (machine.folder / "pods" / pod.metadata.uid / "home" / "ready").touch()
-    machine.start_node()
-    await machine.is_ready("probed")
+    await node_and_server.start("probed", "exec sleep 600", envFrom=source, readinessProbe=probe)
+    pod = await node_and_server.in_phase("probed", "Running")
+    await node_and_server.stop_node(signal.SIGKILL)
+    await node_and_server.kube.delete(CONFIG_MAPS, "code", namespace=NAMESPACE)
+    (node_and_server.folder / "pods" / pod.metadata.uid / "home" / "ready").touch()
+    node_and_server.start_node()
+    await node_and_server.is_ready("probed")
 
 
-async def test_a_lost_process_is_reported_and_not_started_again(machine: Machine):
+async def test_a_lost_process_is_reported_and_not_started_again(node_and_server: NodeAndServer):
     """For a program that was killed together with the node process, or whose folder is gone, the exit is unknown."""
-    await machine.start("lost", "echo once; sleep 60")
-    pod = await machine.in_phase("lost", "Running")
-    await machine.logged("lost")
-    await machine.stop_node(signal.SIGKILL)
-    folder = machine.folder / "pods" / pod.metadata.uid
+    await node_and_server.start("lost", "echo once; sleep 60")
+    pod = await node_and_server.in_phase("lost", "Running")
+    await node_and_server.logged("lost")
+    await node_and_server.stop_node(signal.SIGKILL)
+    folder = node_and_server.folder / "pods" / pod.metadata.uid
     os.killpg(int((folder / "containers" / "main" / "0" / "pid").read_text()), signal.SIGKILL)
-    machine.start_node()
-    pod = await machine.in_phase("lost", "Failed")
+    node_and_server.start_node()
+    pod = await node_and_server.in_phase("lost", "Failed")
     ended = objects_of(pod.status["containerStatuses"])[0]["state"]["terminated"]
     assert (ended["exitCode"], ended["reason"]) == (137, "ContainerStatusUnknown")
-    assert await machine.log("lost") == "once"
+    assert await node_and_server.log("lost") == "once"
 
 
-async def test_sigterm_ends_every_pod_and_says_so(machine: Machine):
+async def test_sigterm_ends_every_pod_and_says_so(node_and_server: NodeAndServer):
     """The grace is capped, the statuses are written, and no process runs on."""
-    await machine.start("polite", "trap 'exit 0' TERM; echo $$$$; while :; do sleep 0.02; done")
-    await machine.start("stubborn", "trap '' TERM; echo $$$$; while :; do sleep 0.02; done")
+    await node_and_server.start("polite", "trap 'exit 0' TERM; echo $$$$; while :; do sleep 0.02; done")
+    await node_and_server.start("stubborn", "trap '' TERM; echo $$$$; while :; do sleep 0.02; done")
     for name in ("polite", "stubborn"):
-        await machine.in_phase(name, "Running")
-    pids = [int(await machine.logged(name)) for name in ("polite", "stubborn")]
-    assert await machine.stop_node(signal.SIGTERM) == 0
+        await node_and_server.in_phase(name, "Running")
+    pids = [int(await node_and_server.logged(name)) for name in ("polite", "stubborn")]
+    assert await node_and_server.stop_node(signal.SIGTERM) == 0
     for name in ("polite", "stubborn"):
-        pod = await machine.in_phase(name, "Failed")
+        pod = await node_and_server.in_phase(name, "Failed")
         assert pod.status["reason"] == "Terminated"
     for pid in pids:
         assert not is_alive(pid)
 
 
-async def test_one_process_per_folder(machine: Machine):
+async def test_one_process_per_folder(node_and_server: NodeAndServer):
     """A second node process on the same state refuses to start."""
-    argv = ["slipway.local.node", "--state", str(machine.folder)]
+    argv = ["slipway.local.node", "--state", str(node_and_server.folder)]
     second = await asyncio.create_subprocess_exec(sys.executable, "-m", *argv, stderr=subprocess.PIPE)
     _, words = await second.communicate()
     assert second.returncode == 2

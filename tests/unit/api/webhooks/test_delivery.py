@@ -30,7 +30,7 @@ from tests.support.otlp import collector
 from tests.support.redis import an_event
 from tests.support.small_cluster import a_client, a_core, furnish
 from tests.support.virtual_time import VirtualClock, run_virtual
-from tests.unit.runtime.test_telemetry import Kept
+from tests.unit.runtime.test_telemetry import RecordingSink
 
 NAMESPACE = "slipway-system"
 OK = DeliveryResult(delivered=True, status=200)
@@ -63,7 +63,7 @@ class Receivers:
         return [message_id for webhook, message_id, _ in self.seen if webhook == name]
 
 
-class Office:
+class WebhookHarness:
     """A cluster that keeps webhooks, a Redis, receivers, and replicas of the api as far as webhooks go."""
 
     def __init__(self) -> None:
@@ -128,15 +128,15 @@ class Office:
             await self.clock.sleep(max(0.001, await step()))
 
 
-def in_an_office(story: Callable[[Office, asyncio.TaskGroup], Coroutine[Any, Any, None]]) -> None:
+def run_with_harness(story: Callable[[WebhookHarness, asyncio.TaskGroup], Coroutine[Any, Any, None]]) -> None:
     """Run `story` on virtual time, and end what it started."""
 
     async def main() -> None:
-        office = Office()
-        await furnish(office.kube)
+        harness = WebhookHarness()
+        await furnish(harness.kube)
         async with asyncio.TaskGroup() as tasks:
             before = asyncio.all_tasks()
-            await story(office, tasks)
+            await story(harness, tasks)
             for task in asyncio.all_tasks() - before:
                 task.cancel()
 
@@ -150,394 +150,394 @@ def ids(*seqs: int, name: str = "train") -> list[str]:
 def test_events_go_out_in_order_each_once() -> None:
     """Each webhook gets the events that it wants, each once and in the order of their seq; then its queue is empty."""
 
-    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
-        await office.add("all")
-        await office.add("none", events=["running"])
-        office.replica(tasks)
-        await office.clock.sleep(5)
-        await office.publish(1, 2, 3)
-        await office.publish(4)
-        await office.clock.sleep(5)
-        assert office.receivers.ids("all") == ids(1, 2, 3, 4)
-        assert office.receivers.ids("none") == []
-        assert await office.backlog("all") == 0
+    async def story(harness: WebhookHarness, tasks: asyncio.TaskGroup) -> None:
+        await harness.add("all")
+        await harness.add("none", events=["running"])
+        harness.replica(tasks)
+        await harness.clock.sleep(5)
+        await harness.publish(1, 2, 3)
+        await harness.publish(4)
+        await harness.clock.sleep(5)
+        assert harness.receivers.ids("all") == ids(1, 2, 3, 4)
+        assert harness.receivers.ids("none") == []
+        assert await harness.backlog("all") == 0
 
-    in_an_office(story)
+    run_with_harness(story)
 
 
 def test_each_webhook_gets_the_form_that_it_reads() -> None:
     """The same event as a CloudEvent for programs and as a message for a chat; a new form holds from its change on."""
 
-    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
+    async def story(harness: WebhookHarness, tasks: asyncio.TaskGroup) -> None:
         got: list[tuple[str, set[str]]] = []
 
         async def answer(message: Message) -> DeliveryResult:
             got.append((message.content_type.partition(";")[0], set(msgspec.json.decode(message.body))))
             return OK
 
-        await office.add("program")
-        await office.add("chat", format="slack", pageUrl="https://slipway.example.org")
-        office.receivers.answers |= {"program": answer, "chat": answer}
-        office.replica(tasks)
-        await office.clock.sleep(5)
-        await office.publish(1)
-        await office.clock.sleep(5)
+        await harness.add("program")
+        await harness.add("chat", format="slack", pageUrl="https://slipway.example.org")
+        harness.receivers.answers |= {"program": answer, "chat": answer}
+        harness.replica(tasks)
+        await harness.clock.sleep(5)
+        await harness.publish(1)
+        await harness.clock.sleep(5)
         chat = ("application/json", {"text", "blocks"})
         assert chat in got
         assert [kind for kind, _ in got if kind == "application/cloudevents+json"] == ["application/cloudevents+json"]
-        found = await office.registry.get("chat")
+        found = await harness.registry.get("chat")
         changed = msgspec.structs.replace(found.config, format=BodyFormat.TEAMS)
-        await office.registry.replace(msgspec.structs.replace(found, config=changed))
-        await office.publish(2)
-        await office.clock.sleep(5)
+        await harness.registry.replace(msgspec.structs.replace(found, config=changed))
+        await harness.publish(2)
+        await harness.clock.sleep(5)
         assert ("application/json", {"type", "attachments"}) in got[2:]
 
-    in_an_office(story)
+    run_with_harness(story)
 
 
 def test_an_event_goes_out_at_once() -> None:
     """An event is delivered within a fraction of a second, also if no event came for some time before."""
 
-    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
-        await office.add("hook")
-        office.replica(tasks)
+    async def story(harness: WebhookHarness, tasks: asyncio.TaskGroup) -> None:
+        await harness.add("hook")
+        harness.replica(tasks)
         for seq in range(1, 6):
-            await office.clock.sleep(7.3)
-            published_s = office.clock.monotonic()
-            await office.publish(seq)
-            await office.clock.sleep(1)
-            assert office.receivers.ids("hook")[-1] == ids(seq)[0]
-            assert office.receivers.seen[-1][2] - published_s < 0.1
+            await harness.clock.sleep(7.3)
+            published_s = harness.clock.monotonic()
+            await harness.publish(seq)
+            await harness.clock.sleep(1)
+            assert harness.receivers.ids("hook")[-1] == ids(seq)[0]
+            assert harness.receivers.seen[-1][2] - published_s < 0.1
 
-    in_an_office(story)
+    run_with_harness(story)
 
 
 def test_an_event_reaches_a_webhook_that_was_there_before_it() -> None:
     """The webhook is made only a moment before the event."""
 
-    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
-        office.replica(tasks)
-        await office.clock.sleep(5)
-        await office.publish(1, name="early")
-        await office.clock.sleep(2)
-        await office.add("new")
-        await office.publish(1)
-        await office.clock.sleep(5)
-        assert office.receivers.ids("new") == ids(1)
+    async def story(harness: WebhookHarness, tasks: asyncio.TaskGroup) -> None:
+        harness.replica(tasks)
+        await harness.clock.sleep(5)
+        await harness.publish(1, name="early")
+        await harness.clock.sleep(2)
+        await harness.add("new")
+        await harness.publish(1)
+        await harness.clock.sleep(5)
+        assert harness.receivers.ids("new") == ids(1)
 
-    in_an_office(story)
+    run_with_harness(story)
 
 
 def test_an_event_reaches_a_webhook_although_the_watch_shows_it_later() -> None:
     """The webhook gets each event since it was made, once and in order, and none from before."""
 
-    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
-        await office.add("old")
-        office.replica(tasks)
-        await office.clock.sleep(5)
-        await office.publish(1, name="early")
-        await office.clock.sleep(5)
-        office.kube.is_stalled = True
-        await office.add("new")
-        await office.publish(1, 2)
-        await office.clock.sleep(1)
-        assert office.receivers.ids("new") == []
-        office.kube.is_stalled = False
-        await office.add("other", events=["preempting"])
-        await office.publish(3)
-        await office.clock.sleep(5)
-        assert office.receivers.ids("new") == ids(1, 2, 3)
-        assert office.receivers.ids("old") == ids(1, name="early") + ids(1, 2, 3)
+    async def story(harness: WebhookHarness, tasks: asyncio.TaskGroup) -> None:
+        await harness.add("old")
+        harness.replica(tasks)
+        await harness.clock.sleep(5)
+        await harness.publish(1, name="early")
+        await harness.clock.sleep(5)
+        harness.kube.is_stalled = True
+        await harness.add("new")
+        await harness.publish(1, 2)
+        await harness.clock.sleep(1)
+        assert harness.receivers.ids("new") == []
+        harness.kube.is_stalled = False
+        await harness.add("other", events=["preempting"])
+        await harness.publish(3)
+        await harness.clock.sleep(5)
+        assert harness.receivers.ids("new") == ids(1, 2, 3)
+        assert harness.receivers.ids("old") == ids(1, name="early") + ids(1, 2, 3)
 
-    in_an_office(story)
+    run_with_harness(story)
 
 
 def test_the_webhooks_are_listed_once() -> None:
     """However many batches are routed and delivered, no further LIST is needed; changes come by the watch."""
 
-    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
-        await office.add("hook")
-        office.replica(tasks)
-        await office.clock.sleep(5)
-        lists = office.count_lists()
+    async def story(harness: WebhookHarness, tasks: asyncio.TaskGroup) -> None:
+        await harness.add("hook")
+        harness.replica(tasks)
+        await harness.clock.sleep(5)
+        lists = harness.count_lists()
         for seq in range(1, 21):
-            await office.publish(seq)
-            await office.clock.sleep(4)
-        [webhook] = (await office.registry.listed()).values()
-        await office.registry.delete(webhook)
-        await office.publish(21)
-        await office.clock.sleep(120)
-        assert office.receivers.ids("hook") == ids(*range(1, 21))
+            await harness.publish(seq)
+            await harness.clock.sleep(4)
+        [webhook] = (await harness.registry.listed()).values()
+        await harness.registry.delete(webhook)
+        await harness.publish(21)
+        await harness.clock.sleep(120)
+        assert harness.receivers.ids("hook") == ids(*range(1, 21))
         assert lists == ["secrets"], "the one of this test"
 
-    in_an_office(story)
+    run_with_harness(story)
 
 
 def test_events_go_out_while_the_webhooks_cannot_be_watched() -> None:
     """Without a watch the webhooks are LISTed each time that events are routed."""
 
-    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
+    async def story(harness: WebhookHarness, tasks: asyncio.TaskGroup) -> None:
         async def refuse(verb: Verb, plural: str) -> None:
             if (verb, plural) == (Verb.WATCH, "secrets"):
                 raise DeniedError("slipway-api cannot watch secrets")
 
-        office.kube.before = refuse
-        office.replica(tasks)
-        await office.clock.sleep(5)
-        await office.add("hook")
-        await office.publish(1)
-        await office.clock.sleep(5)
-        assert office.receivers.ids("hook") == ids(1)
+        harness.kube.before = refuse
+        harness.replica(tasks)
+        await harness.clock.sleep(5)
+        await harness.add("hook")
+        await harness.publish(1)
+        await harness.clock.sleep(5)
+        assert harness.receivers.ids("hook") == ids(1)
 
-    in_an_office(story)
+    run_with_harness(story)
 
 
 def test_a_failed_try_is_repeated_and_holds_back_what_follows_of_its_subject() -> None:
     """Pauses grow; other subjects go on meanwhile; a Retry-After is honoured."""
 
-    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
+    async def story(harness: WebhookHarness, tasks: asyncio.TaskGroup) -> None:
         failures = {ids(1)[0]: [ERROR, ERROR, msgspec.structs.replace(ERROR, status=503, retry_after_s=40.0)]}
 
         async def answer(message: Message) -> DeliveryResult:
             left = failures.get(message.id)
             return left.pop(0) if left else OK
 
-        await office.add("hook")
-        office.receivers.answers["hook"] = answer
-        office.replica(tasks)
-        await office.clock.sleep(5)
-        await office.publish(1, 2)
-        await office.publish(1, name="other")
-        await office.clock.sleep(60)
-        assert [each for each in office.receivers.ids("hook") if each.startswith("train")] == ids(1, 1, 1, 1, 2)
-        times = [at_s for _, message_id, at_s in office.receivers.seen if message_id in ids(1)]
+        await harness.add("hook")
+        harness.receivers.answers["hook"] = answer
+        harness.replica(tasks)
+        await harness.clock.sleep(5)
+        await harness.publish(1, 2)
+        await harness.publish(1, name="other")
+        await harness.clock.sleep(60)
+        assert [each for each in harness.receivers.ids("hook") if each.startswith("train")] == ids(1, 1, 1, 1, 2)
+        times = [at_s for _, message_id, at_s in harness.receivers.seen if message_id in ids(1)]
         pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
         assert 0.5 <= pauses[0] <= 1.1
         assert 1.0 <= pauses[1] <= 2.1
         assert 40.0 <= pauses[2] <= 41.1
-        [other_at_s] = [at_s for _, message_id, at_s in office.receivers.seen if message_id.startswith("other")]
+        [other_at_s] = [at_s for _, message_id, at_s in harness.receivers.seen if message_id.startswith("other")]
         assert other_at_s - times[0] < 0.5
 
-    in_an_office(story)
+    run_with_harness(story)
 
 
-def test_what_is_given_up_is_a_dead_letter_that_can_be_sent_again() -> None:
+def test_an_abandoned_delivery_is_a_dead_letter_and_can_be_replayed() -> None:
     """After the budget there is a dead letter with webhook, event and cause; the next event of the subject goes out."""
 
-    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
+    async def story(harness: WebhookHarness, tasks: asyncio.TaskGroup) -> None:
         is_broken = True
 
         async def answer(message: Message) -> DeliveryResult:
             return ERROR if is_broken and message.id == ids(1)[0] else OK
 
-        await office.add("hook")
-        office.receivers.answers["hook"] = answer
-        office.replica(tasks, retry_s=600.0)
-        await office.clock.sleep(5)
-        await office.publish(1, 2)
-        await office.clock.sleep(1_000)
-        [letter] = await office.letters()
+        await harness.add("hook")
+        harness.receivers.answers["hook"] = answer
+        harness.replica(tasks, retry_s=600.0)
+        await harness.clock.sleep(5)
+        await harness.publish(1, 2)
+        await harness.clock.sleep(1_000)
+        [letter] = await harness.letters()
         assert (letter.source, letter.cause) == (keys.DEAD_DELIVERY, "answered 500")
         assert (letter.fields["webhook"], letter.fields["id"]) == ("hook", ids(1)[0])
         assert letter.deliveries > delivery.TRIES_MIN
-        assert office.receivers.ids("hook")[-1] == ids(2)[0]
+        assert harness.receivers.ids("hook")[-1] == ids(2)[0]
         is_broken = False
-        assert await MemoryStreams(office.server).dead.replay(letter.id)
-        await office.clock.sleep(5)
-        assert office.receivers.ids("hook")[-1] == ids(1)[0]
-        assert (await office.letters(), await office.backlog("hook")) == ([], 0)
+        assert await MemoryStreams(harness.server).dead.replay(letter.id)
+        await harness.clock.sleep(5)
+        assert harness.receivers.ids("hook")[-1] == ids(1)[0]
+        assert (await harness.letters(), await harness.backlog("hook")) == ([], 0)
 
-    in_an_office(story)
+    run_with_harness(story)
 
 
 def test_what_can_never_be_delivered_is_given_up_at_once() -> None:
     """An event that is answered with 410 Gone becomes a dead letter without another try."""
 
-    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
+    async def story(harness: WebhookHarness, tasks: asyncio.TaskGroup) -> None:
         async def answer(_message: Message) -> DeliveryResult:
             return GONE
 
-        await office.add("hook")
-        office.receivers.answers["hook"] = answer
-        office.replica(tasks)
-        await office.clock.sleep(5)
-        await office.publish(1)
-        await office.clock.sleep(5)
-        assert office.receivers.ids("hook") == ids(1)
-        assert [letter.cause for letter in await office.letters()] == ["answered 410"]
+        await harness.add("hook")
+        harness.receivers.answers["hook"] = answer
+        harness.replica(tasks)
+        await harness.clock.sleep(5)
+        await harness.publish(1)
+        await harness.clock.sleep(5)
+        assert harness.receivers.ids("hook") == ids(1)
+        assert [letter.cause for letter in await harness.letters()] == ["answered 410"]
 
-    in_an_office(story)
+    run_with_harness(story)
 
 
 def test_a_dead_receiver_holds_up_no_other_one() -> None:
     """A hundred events for one that hangs: the other has all of its own within seconds."""
 
-    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
+    async def story(harness: WebhookHarness, tasks: asyncio.TaskGroup) -> None:
         async def hang(_message: Message) -> DeliveryResult:
-            await office.clock.sleep(10)
+            await harness.clock.sleep(10)
             return DeliveryResult(delivered=False, detail="no answer within 10 s")
 
-        await office.add("dead")
-        await office.add("good")
-        office.receivers.answers["dead"] = hang
-        office.replica(tasks, concurrency=4)
-        await office.clock.sleep(5)
+        await harness.add("dead")
+        await harness.add("good")
+        harness.receivers.answers["dead"] = hang
+        harness.replica(tasks, concurrency=4)
+        await harness.clock.sleep(5)
         for number in range(100):
-            await office.publish(1, name=f"run{number}")
-        await office.clock.sleep(10)
-        assert len(office.receivers.ids("good")) == 100
-        assert office.receivers.most["dead"] == 4
-        assert await office.backlog("dead") == 100
+            await harness.publish(1, name=f"run{number}")
+        await harness.clock.sleep(10)
+        assert len(harness.receivers.ids("good")) == 100
+        assert harness.receivers.most["dead"] == 4
+        assert await harness.backlog("dead") == 100
 
-    in_an_office(story)
+    run_with_harness(story)
 
 
 def test_tries_to_one_receiver_are_bounded() -> None:
     """There are never more tries at once than the limit, however many subjects there are."""
 
-    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
+    async def story(harness: WebhookHarness, tasks: asyncio.TaskGroup) -> None:
         async def slow(_message: Message) -> DeliveryResult:
-            await office.clock.sleep(0.5)
+            await harness.clock.sleep(0.5)
             return OK
 
-        await office.add("hook")
-        office.receivers.answers["hook"] = slow
-        office.replica(tasks, concurrency=8)
-        await office.clock.sleep(5)
+        await harness.add("hook")
+        harness.receivers.answers["hook"] = slow
+        harness.replica(tasks, concurrency=8)
+        await harness.clock.sleep(5)
         for number in range(60):
-            await office.publish(1, name=f"run{number}")
-        await office.clock.sleep(30)
-        assert office.receivers.most["hook"] == 8
-        assert len(office.receivers.ids("hook")) == 60
+            await harness.publish(1, name=f"run{number}")
+        await harness.clock.sleep(30)
+        assert harness.receivers.most["hook"] == 8
+        assert len(harness.receivers.ids("hook")) == 60
 
-    in_an_office(story)
+    run_with_harness(story)
 
 
 def test_several_replicas_deliver_each_event_once() -> None:
     """One replica works at a time; when it is killed another one goes on, and nothing is lost."""
 
-    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
-        await office.add("hook")
-        first = office.replica(tasks, "api-0")
-        office.replica(tasks, "api-1")
-        office.replica(tasks, "api-2")
-        await office.clock.sleep(10)
+    async def story(harness: WebhookHarness, tasks: asyncio.TaskGroup) -> None:
+        await harness.add("hook")
+        first = harness.replica(tasks, "api-0")
+        harness.replica(tasks, "api-1")
+        harness.replica(tasks, "api-2")
+        await harness.clock.sleep(10)
         for seq in range(1, 21):
-            await office.publish(seq)
-            await office.clock.sleep(0.1)
-        await office.clock.sleep(5)
-        assert office.receivers.ids("hook") == ids(*range(1, 21))
+            await harness.publish(seq)
+            await harness.clock.sleep(0.1)
+        await harness.clock.sleep(5)
+        assert harness.receivers.ids("hook") == ids(*range(1, 21))
         first.cancel()
-        await office.publish(21)
-        await office.clock.sleep(routing.SILENCE_S + 10)
-        assert office.receivers.ids("hook") == ids(*range(1, 22))
+        await harness.publish(21)
+        await harness.clock.sleep(routing.SILENCE_S + 10)
+        assert harness.receivers.ids("hook") == ids(*range(1, 22))
 
-    in_an_office(story)
+    run_with_harness(story)
 
 
-def test_a_killed_process_goes_on_with_what_it_had_in_hand() -> None:
+def test_a_restarted_process_continues_its_pending_deliveries() -> None:
     """A process of the same name goes on at once, another one after a while. Each event is delivered at least once."""
 
-    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
+    async def story(harness: WebhookHarness, tasks: asyncio.TaskGroup) -> None:
         async def hang(_message: Message) -> DeliveryResult:
             await asyncio.Event().wait()
             return OK
 
-        await office.add("hook")
-        office.receivers.answers["hook"] = hang
-        killed = office.replica(tasks, "api-0")
-        await office.clock.sleep(5)
-        await office.publish(1)
-        await office.clock.sleep(2)
-        assert office.receivers.ids("hook") == ids(1)
+        await harness.add("hook")
+        harness.receivers.answers["hook"] = hang
+        killed = harness.replica(tasks, "api-0")
+        await harness.clock.sleep(5)
+        await harness.publish(1)
+        await harness.clock.sleep(2)
+        assert harness.receivers.ids("hook") == ids(1)
         killed.cancel()
-        await office.clock.sleep(1)
-        del office.receivers.answers["hook"]
-        restarted_s = office.clock.monotonic()
-        office.replica(tasks, "api-0")
-        await office.clock.sleep(10)
-        assert office.receivers.ids("hook") == ids(1, 1)
-        assert office.receivers.seen[-1][2] - restarted_s < 6
-        assert await office.backlog("hook") == 0
+        await harness.clock.sleep(1)
+        del harness.receivers.answers["hook"]
+        restarted_s = harness.clock.monotonic()
+        harness.replica(tasks, "api-0")
+        await harness.clock.sleep(10)
+        assert harness.receivers.ids("hook") == ids(1, 1)
+        assert harness.receivers.seen[-1][2] - restarted_s < 6
+        assert await harness.backlog("hook") == 0
 
-    in_an_office(story)
+    run_with_harness(story)
 
 
 def test_a_process_that_is_stopped_finishes_its_tries_and_leaves_the_rest() -> None:
     """At SIGTERM what is under way is delivered and removed, and what waits is left to the next; nothing comes
     twice."""
 
-    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
+    async def story(harness: WebhookHarness, tasks: asyncio.TaskGroup) -> None:
         async def slow(message: Message) -> DeliveryResult:
-            await office.clock.sleep(2.0)
+            await harness.clock.sleep(2.0)
             return ERROR if message.id.startswith("waiting") else OK
 
-        await office.add("hook")
-        office.receivers.answers["hook"] = slow
+        await harness.add("hook")
+        harness.receivers.answers["hook"] = slow
         stop = ServiceStop()
-        first = office.replica(tasks, "api-0", stop=stop)
-        await office.clock.sleep(5)
-        await office.publish(1, name="waiting")
-        await office.clock.sleep(3)
-        await office.publish(1, 2)
-        await office.clock.sleep(1)
+        first = harness.replica(tasks, "api-0", stop=stop)
+        await harness.clock.sleep(5)
+        await harness.publish(1, name="waiting")
+        await harness.clock.sleep(3)
+        await harness.publish(1, 2)
+        await harness.clock.sleep(1)
         stop.set()
         await first
-        assert office.receivers.ids("hook").count(ids(1)[0]) == 1
-        del office.receivers.answers["hook"]
-        office.replica(tasks, "api-0")
-        await office.clock.sleep(10)
-        assert [each for each in office.receivers.ids("hook") if each.startswith("train")] == ids(1, 2)
-        assert office.receivers.ids("hook")[-1] != ids(1)[0]
-        assert await office.backlog("hook") == 0
+        assert harness.receivers.ids("hook").count(ids(1)[0]) == 1
+        del harness.receivers.answers["hook"]
+        harness.replica(tasks, "api-0")
+        await harness.clock.sleep(10)
+        assert [each for each in harness.receivers.ids("hook") if each.startswith("train")] == ids(1, 2)
+        assert harness.receivers.ids("hook")[-1] != ids(1)[0]
+        assert await harness.backlog("hook") == 0
 
-    in_an_office(story)
+    run_with_harness(story)
 
 
 def test_a_flush_of_redis_costs_no_event_and_nothing_twice() -> None:
     """Events that are published again were delivered before, and the process that delivered them does not send them
     again."""
 
-    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
-        await office.add("hook")
-        office.replica(tasks)
-        await office.clock.sleep(5)
-        await office.publish(1, 2)
-        await office.clock.sleep(5)
-        office.server.flush()
-        await office.publish(1, 2, 3)  # what the watcher does
-        await office.clock.sleep(10)
-        assert office.receivers.ids("hook") == ids(1, 2, 3)
+    async def story(harness: WebhookHarness, tasks: asyncio.TaskGroup) -> None:
+        await harness.add("hook")
+        harness.replica(tasks)
+        await harness.clock.sleep(5)
+        await harness.publish(1, 2)
+        await harness.clock.sleep(5)
+        harness.server.flush()
+        await harness.publish(1, 2, 3)  # what the watcher does
+        await harness.clock.sleep(10)
+        assert harness.receivers.ids("hook") == ids(1, 2, 3)
 
-    in_an_office(story)
+    run_with_harness(story)
 
 
 def test_what_a_disabled_or_removed_webhook_was_to_be_sent_is_dropped() -> None:
     """Other webhooks go on."""
 
-    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
+    async def story(harness: WebhookHarness, tasks: asyncio.TaskGroup) -> None:
         async def fail(_message: Message) -> DeliveryResult:
             return ERROR
 
-        await office.add("off")
-        await office.add("gone")
-        office.receivers.answers |= {"off": fail, "gone": fail}
-        office.replica(tasks)
-        await office.clock.sleep(5)
-        await office.publish(1)
-        await office.clock.sleep(5)
-        off = await office.registry.get("off")
+        await harness.add("off")
+        await harness.add("gone")
+        harness.receivers.answers |= {"off": fail, "gone": fail}
+        harness.replica(tasks)
+        await harness.clock.sleep(5)
+        await harness.publish(1)
+        await harness.clock.sleep(5)
+        off = await harness.registry.get("off")
         disabled = msgspec.structs.replace(off.config, enabled=False)
-        await office.registry.replace(msgspec.structs.replace(off, config=disabled))
-        await office.registry.delete(await office.registry.get("gone"))
-        await office.clock.sleep(120)
-        tried = len(office.receivers.seen)
-        await office.publish(2)
-        await office.clock.sleep(120)
-        assert len(office.receivers.seen) == tried
-        assert (await office.backlog("off"), await office.letters()) == (0, [])
+        await harness.registry.replace(msgspec.structs.replace(off, config=disabled))
+        await harness.registry.delete(await harness.registry.get("gone"))
+        await harness.clock.sleep(120)
+        tried = len(harness.receivers.seen)
+        await harness.publish(2)
+        await harness.clock.sleep(120)
+        assert len(harness.receivers.seen) == tried
+        assert (await harness.backlog("off"), await harness.letters()) == (0, [])
 
-    in_an_office(story)
+    run_with_harness(story)
 
 
 def test_each_try_is_in_the_trace_of_its_allocation() -> None:
@@ -550,20 +550,20 @@ def test_each_try_is_in_the_trace_of_its_allocation() -> None:
         told.append(message.traceparent)
         return ERROR if len(told) == 1 else OK
 
-    async def story(office: Office, tasks: asyncio.TaskGroup) -> None:
-        office.receivers.answers["hook"] = first_fails
-        await office.add("hook")
-        office.replica(tasks)
-        await office.clock.sleep(5)
-        event = msgspec.structs.replace(office.event(1), traceparent=root)
-        await MemoryStreams(office.server).events.append([StreamEntry(event=event)])
-        await office.clock.sleep(30)
+    async def story(harness: WebhookHarness, tasks: asyncio.TaskGroup) -> None:
+        harness.receivers.answers["hook"] = first_fails
+        await harness.add("hook")
+        harness.replica(tasks)
+        await harness.clock.sleep(5)
+        event = msgspec.structs.replace(harness.event(1), traceparent=root)
+        await MemoryStreams(harness.server).events.append([StreamEntry(event=event)])
+        await harness.clock.sleep(30)
 
-    kept = Kept()
+    kept = RecordingSink()
     with collector("http/protobuf") as collected:
         telemetry.setup("api", sink=kept, otlp_endpoint=collected.endpoint)
         try:
-            in_an_office(story)
+            run_with_harness(story)
         finally:
             telemetry.shutdown()
         first, second = sorted(collected.spans, key=lambda span: span.start_ns)

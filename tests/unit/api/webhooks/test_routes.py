@@ -82,7 +82,7 @@ async def test_a_key_may_be_given_and_changed(world: ApiWorld) -> None:
     assert base64.b64decode(stored.data["key"]) == base64.b64decode(rotated["secret"].removeprefix("whsec_"))
 
 
-async def test_a_name_is_made_up_and_a_taken_one_refused(world: ApiWorld) -> None:
+async def test_a_name_is_generated_and_a_used_one_is_refused(world: ApiWorld) -> None:
     """A taken name gets 409, which says how the other webhook is changed."""
     made_up = (await world.post("/webhooks", {"url": URL})).json()["name"]
     assert made_up.startswith("hook-")

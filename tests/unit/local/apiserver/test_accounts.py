@@ -68,7 +68,9 @@ def test_token_of_a_deleting_pod_counts_a_little_longer() -> None:
         ("t", "rbac", "t", (200, 200)),
     ],
 )
-async def test_doors(token: str, authorization: str, sent: str, codes: tuple[int, int]) -> None:
+async def test_token_decides_what_can_be_read(
+    token: str, authorization: str, sent: str, codes: tuple[int, int]
+) -> None:
     """A server with a token refuses a wrong token; without the token a caller can read only the health, with it also
     the pods. A server without a token serves every caller."""
     app = create_app(a_core(), token=token, authorization=authorization)  # pyright: ignore[reportArgumentType]

@@ -24,7 +24,7 @@ def _status(core: ClusterCore) -> Json:
     return core.get(BUDGETS, "default", "b")["status"]
 
 
-def test_pod_that_was_let_go_and_stays_counts_again_after_a_while() -> None:
+def test_an_evicted_pod_that_stays_counts_again_after_a_while() -> None:
     """A pod whose eviction was allowed but which stays counts again two minutes after the eviction."""
     clock = HandClock()
     core = a_core(clock)

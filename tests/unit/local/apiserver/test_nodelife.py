@@ -77,7 +77,7 @@ def test_pods_of_a_silent_node_are_deleted_after_their_patience() -> None:
     assert core.get("pods", "default", "p")["status"]["phase"] == "Running"
 
 
-def test_node_that_speaks_again_keeps_its_pods() -> None:
+def test_a_node_that_reports_again_keeps_its_pods() -> None:
     """A node that reports again keeps its pods: its report removes the taints and cancels the pending deletions."""
     clock = HandClock()
     core = _with_node(clock)
@@ -102,7 +102,7 @@ def test_node_without_a_lease_is_left_alone() -> None:
     assert _ready(core.get("nodes", "", "n")) == "True"
 
 
-def test_out_of_service_ends_the_waiting() -> None:
+def test_the_out_of_service_taint_ends_the_wait() -> None:
     """The taint out-of-service means that the machine is gone, so terminating pods are deleted at once."""
     clock = HandClock()
     core = _with_node(clock)
@@ -114,7 +114,7 @@ def test_out_of_service_ends_the_waiting() -> None:
     assert core.store.find("pods", "default", "p") is None
 
 
-def test_report_of_trouble_is_not_silence() -> None:
+def test_a_report_of_a_problem_keeps_the_node_alive() -> None:
     """A node that itself reports Ready=False gets the taint not-ready, not unreachable."""
     clock = HandClock()
     core = _with_node(clock)

@@ -24,7 +24,7 @@ READY = {"type": "Ready", "status": "True", "lastProbeTime": None, "lastTransiti
         {"spec": {"containers": None, "priority": 0, "hostNetwork": False}},
     ],
 )
-def test_a_glance_finds_what_reading_finds(given: dict[str, Any]) -> None:
+def test_scanning_a_body_finds_the_same_as_decoding_it(given: dict[str, Any]) -> None:
     """The fast check and the full reading have the same result; an object with an unknown field is read in full, and
     differs only by that field."""
     glanced, read_whole = deepcopy(given), {**deepcopy(given), "unknown": 1}

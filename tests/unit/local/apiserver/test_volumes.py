@@ -21,7 +21,7 @@ def test_claim_is_bound_to_a_volume_of_its_own() -> None:
     assert core.get("persistentvolumeclaims", "default", "data") == bound
 
 
-def test_claim_that_is_going_is_left_alone() -> None:
+def test_a_claim_that_is_being_deleted_is_left_alone() -> None:
     """A claim that is being deleted is left alone; it only waits for its finalizer."""
     core = a_core()
     core.create("persistentvolumeclaims", "default", {**CLAIM, "metadata": {"name": "data", "finalizers": ["a/b"]}})

@@ -21,7 +21,7 @@ from tests.support.kube_core import CoreKube
 TOKEN: dict[str, Any] = {"audience": "slipway", "expirationSeconds": 3600, "path": "token"}
 
 
-class Steps(FakeClock):
+class SteppedClock(FakeClock):
     """Records the length of each sleep, and lets the test end it."""
 
     def __init__(self) -> None:
@@ -44,14 +44,14 @@ async def a_pod(kube: CoreKube, *volumes: dict[str, Any]) -> NodePod:
     return await kube.create(PODS, body)
 
 
-def a_kube(clock: Steps) -> CoreKube:
+def a_kube(clock: SteppedClock) -> CoreKube:
     core = ClusterCore(clock=clock.now, new_uid=lambda: str(uuid.uuid4()))
     core.bootstrap()
     core.settle()
     return CoreKube(core, random=SeededRandom(1), accounts=ServiceAccountTokens(core, b"key"))
 
 
-async def after(clock: Steps, count: int) -> None:
+async def after(clock: SteppedClock, count: int) -> None:
     """Wait until the clock has started `count` sleeps."""
     async with asyncio.timeout(5):
         while len(clock.slept) < count:  # noqa: ASYNC110 - the fake clock has no event for that
@@ -62,7 +62,7 @@ async def after(clock: Steps, count: int) -> None:
 async def test_tokens_are_renewed_in_place(tmp_path: Path, *, are_fresh: bool) -> None:
     """Tokens are renewed in place at four fifths of their life, at once when their age is unknown, and never while the
     API is away."""
-    clock = Steps()
+    clock = SteppedClock()
     kube = a_kube(clock)
     pod = await a_pod(kube, {"name": "t", "projected": {"sources": [{"serviceAccountToken": TOKEN}]}})
     disk = PodDisk(tmp_path, pod.metadata.uid)
@@ -102,7 +102,7 @@ async def test_tokens_are_renewed_in_place(tmp_path: Path, *, are_fresh: bool) -
 
 async def test_a_pod_without_tokens_costs_nothing(tmp_path: Path) -> None:
     """A pod without tokens causes no call and no wait."""
-    clock = Steps()
+    clock = SteppedClock()
     kube = a_kube(clock)
     pod = await a_pod(kube)
     await keep_renewed(kube, pod, PodDisk(tmp_path, "u"), clock, are_fresh=False)

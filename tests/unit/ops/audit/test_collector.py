@@ -20,7 +20,7 @@ KINDS = ("allocations", "pods", "configmaps", "services", "nodes", "resourcepool
 OURS = {"slipway.dev/allocation-uid": "u"}
 
 
-class Bench:
+class CollectorHarness:
     """A collector beside a cluster whose every commit is known."""
 
     def __init__(self) -> None:
@@ -56,21 +56,21 @@ class Bench:
 
 
 @asynccontextmanager
-async def following(bench: Bench) -> AsyncGenerator[None]:
-    await furnish(bench.kube)
-    await bench.collector.begin()
+async def following(harness: CollectorHarness) -> AsyncGenerator[None]:
+    await furnish(harness.kube)
+    await harness.collector.begin()
     async with asyncio.TaskGroup() as tasks:
-        following = tasks.create_task(bench.collector.follow())
+        following = tasks.create_task(harness.collector.follow())
         await asyncio.sleep(1)
         yield
         following.cancel()
 
 
-def on_a_bench(test: Callable[[Bench], Awaitable[None]]) -> None:
+def run_with_harness(test: Callable[[CollectorHarness], Awaitable[None]]) -> None:
     async def main() -> None:
-        bench = Bench()
-        async with following(bench):
-            await test(bench)
+        harness = CollectorHarness()
+        async with following(harness):
+            await test(harness)
 
     run_virtual(main)
 
@@ -79,14 +79,14 @@ def test_every_version_is_recorded_in_order() -> None:
     """Every commit after the beginning is recorded once, with the version that it replaced; every object that existed
     before is recorded once."""
 
-    async def test(bench: Bench) -> None:
-        begun = bench.changes[-1].version
+    async def test(harness: CollectorHarness) -> None:
+        begun = harness.changes[-1].version
         for number in range(5):
-            await bench.busy(f"job{number}")
+            await harness.busy(f"job{number}")
             await asyncio.sleep(1)
 
-        evidence = bench.collector.evidence()
-        assert bench.recorded(begun) == bench.committed(begun)
+        evidence = harness.collector.evidence()
+        assert harness.recorded(begun) == harness.committed(begun)
         assert [version.number for version in evidence.versions] == sorted({each.number for each in evidence.versions})
         assert (evidence.is_sampled, evidence.starts_late, evidence.listed_to) == (False, True, begun)
         changed = [each for each in evidence.of(ALLOCATIONS_NAME) if each.before is not None]
@@ -95,46 +95,46 @@ def test_every_version_is_recorded_in_order() -> None:
         assert len(evidence.last([ALLOCATIONS_NAME])) == 5
         assert not evidence.last([PODS_NAME])
 
-    on_a_bench(test)
+    run_with_harness(test)
 
 
 def test_watches_that_end_lose_nothing() -> None:
     """A closed watch is resumed at its position, so nothing is lost."""
 
-    async def test(bench: Bench) -> None:
-        begun = bench.changes[-1].version
+    async def test(harness: CollectorHarness) -> None:
+        begun = harness.changes[-1].version
         for number in range(5):
-            bench.its.closes_watches = True
-            await bench.busy(f"job{number}")
-            bench.its.closes_watches = False
+            harness.its.closes_watches = True
+            await harness.busy(f"job{number}")
+            harness.its.closes_watches = False
             await asyncio.sleep(2)
-        assert bench.recorded(begun) == bench.committed(begun)
-        assert not bench.collector.is_sampled
+        assert harness.recorded(begun) == harness.committed(begun)
+        assert not harness.collector.is_sampled
 
-    on_a_bench(test)
+    run_with_harness(test)
 
 
 def test_a_history_that_was_cut_is_said_to_be() -> None:
     """After a compaction the kind is listed again: missing objects are recorded as deleted, and the history is marked
     as incomplete."""
 
-    async def test(bench: Bench) -> None:
-        await launch(bench.kube, "gone")
+    async def test(harness: CollectorHarness) -> None:
+        await launch(harness.kube, "gone")
         await asyncio.sleep(1)
-        bench.its.is_stalled = True
-        await bench.kube.delete(ALLOCATIONS, "gone", namespace="default")
-        await launch(bench.kube, "new")
-        bench.core.store.compact()
-        bench.its.is_stalled = False
-        bench.its.closes_watches = True
+        harness.its.is_stalled = True
+        await harness.kube.delete(ALLOCATIONS, "gone", namespace="default")
+        await launch(harness.kube, "new")
+        harness.core.store.compact()
+        harness.its.is_stalled = False
+        harness.its.closes_watches = True
         await asyncio.sleep(1)
-        bench.its.closes_watches = False
+        harness.its.closes_watches = False
         await asyncio.sleep(5)
-        evidence = bench.collector.evidence()
+        evidence = harness.collector.evidence()
         assert evidence.is_sampled
         assert [key[2] for key in evidence.last([ALLOCATIONS_NAME])] == ["new"]
 
-    on_a_bench(test)
+    run_with_harness(test)
 
 
 def test_an_object_is_as_old_as_its_server_notes() -> None:

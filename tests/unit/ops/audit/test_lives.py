@@ -19,12 +19,12 @@ from tests.support.history import BEGUN, History, exited, running
 Story = Callable[[History], None]
 
 
-def told(history: History, **known: Any) -> set[str]:
+def reported(history: History, **known: Any) -> set[str]:
     """The invariants that an audit reports as broken."""
     return {violation.invariant for violation in audit(history.evidence(**known))}
 
 
-def test_a_good_life_breaks_nothing() -> None:
+def test_a_correct_history_violates_no_invariant() -> None:
     """A correct history breaks nothing: an allocation that was launched, ran, ended and was deleted; others run, failed
     or wait."""
     history = History()
@@ -274,11 +274,11 @@ def _counts_twice(history: History) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else value.__name__.strip("_").replace("_", "-"),
 )
-def test_what_breaks_it_is_told(story: Story, invariant: str) -> None:
+def test_each_violation_is_reported(story: Story, invariant: str) -> None:
     """One change breaks exactly its invariant."""
     history = History()
     story(history)
-    assert invariant in told(history)
+    assert invariant in reported(history)
 
 
 def test_a_start_that_its_node_broke_off_is_no_exit() -> None:
@@ -293,7 +293,7 @@ def test_a_start_that_its_node_broke_off_is_no_exit() -> None:
     }
     history.pod(0, node="n1", **ended)
     history.let_go(0)
-    assert "I20" not in told(history)
+    assert "I20" not in reported(history)
 
 
 @pytest.mark.parametrize("phase", [RankState.FAILED, RankState.RELEASING])
@@ -314,7 +314,7 @@ def test_an_exit_that_is_told_after_the_loss_was_recorded_does_not_change_the_re
         if is_recorded_first:
             history.pod(0, node="n1", **exited(history.now, 137))
         history.let_go(0)
-        assert told(history) & {"I20"} == found
+        assert reported(history) & {"I20"} == found
 
 
 def test_a_writer_that_nobody_knows_is_no_second_leader() -> None:
@@ -325,23 +325,23 @@ def test_a_writer_that_nobody_knows_is_no_second_leader() -> None:
         for _ in range(3):
             history.ledger()
         history.versions[-2].writer = second
-        assert told(history) == found
+        assert reported(history) == found
 
 
-def test_a_promised_launch_that_is_nowhere_is_told() -> None:
+def test_an_acknowledged_launch_that_does_not_exist_is_reported() -> None:
     """I1: a promised launch that never existed, or is gone without a delete, is a violation; a deleted one is not."""
     history = History()
     uid = history.launch().metadata.uid
     promise = ClientPromise(kind="launched", uid=uid, version=3, at=history.now)
-    assert told(history, promises=[promise]) == set()
+    assert reported(history, promises=[promise]) == set()
     lost = msgspec.structs.replace(promise, uid="nobody")
-    assert told(history, promises=[lost]) == {"I1"}
+    assert reported(history, promises=[lost]) == {"I1"}
     history.remove(ALLOCATIONS, "job")
-    assert told(history, promises=[promise]) == {"I1"}
-    assert told(history, promises=[promise, msgspec.structs.replace(promise, kind="deleted")]) == set()
+    assert reported(history, promises=[promise]) == {"I1"}
+    assert reported(history, promises=[promise, msgspec.structs.replace(promise, kind="deleted")]) == set()
 
 
-def test_what_runs_on_after_its_end_is_told() -> None:
+def test_a_container_that_runs_after_the_end_is_reported() -> None:
     """I12, I13: a container that outlives its allocation or the cancel by more than its grace is a violation."""
     history = History()
     history.run()
@@ -353,9 +353,9 @@ def test_what_runs_on_after_its_end_is_told() -> None:
     )
     other = msgspec.structs.replace(ran, rank=1, pod_uid="q")
     usual = [ran, other]
-    assert not told(history, containers=usual) & {"I12", "I13"}
+    assert not reported(history, containers=usual) & {"I12", "I13"}
     late = [msgspec.structs.replace(ran, ended_at=history.now + 200), other]
-    assert {"I12", "I13"} <= told(history, containers=late)
+    assert {"I12", "I13"} <= reported(history, containers=late)
 
 
 def test_a_stream_is_the_objects_own_history() -> None:
@@ -367,7 +367,7 @@ def test_a_stream_is_the_objects_own_history() -> None:
     name = str(good[0].allocation_id)
 
     def broken(*events: object, appended: object = good) -> set[str]:
-        return told(history, has_streams=True, streams={name: list(events)}, appended=appended)
+        return reported(history, has_streams=True, streams={name: list(events)}, appended=appended)
 
     assert broken(*good) == set()
     assert broken(*good[:-1]) == {"I15"}
@@ -392,27 +392,27 @@ def test_a_release_of_a_pod_that_is_gone(deleter: str, expected: set[str]) -> No
     uids = [history.pod(rank) for rank in (0, 1)]
     history.remove(PODS, "job-1-1", writer=deleter)
     history.status(writer="podworker-1", release=Release(attempt=1, pod_uids=uids))
-    assert told(history) & {"I5"} == expected
+    assert reported(history) & {"I5"} == expected
 
 
 def test_the_rules_have_to_be_installed() -> None:
     """I7: the rules must be installed, because the API server itself enforces the fences."""
     history = History()
     rules = [rule.rule for rule in RULES]
-    assert told(history, crd_rules=rules) == set()
-    assert told(history, crd_rules=rules[:3]) == {"I7"}
+    assert reported(history, crd_rules=rules) == set()
+    assert reported(history, crd_rules=rules[:3]) == {"I7"}
 
 
-def test_fences_are_looked_for() -> None:
+def test_writes_without_a_fence_are_reported() -> None:
     """A bind or a delete without a uid, and a replacement without a version, are violations."""
     history = History()
     good = FencedWrite(process="watcher-1", verb="delete", resource="pods", name="p", uid="u", outcome="ok")
-    assert told(history, requests=[good]) == set()
-    assert told(history, requests=[msgspec.structs.replace(good, uid="")]) == {"FENCE"}
-    assert told(history, requests=[msgspec.structs.replace(good, verb="update", uid="")]) == {"FENCE"}
+    assert reported(history, requests=[good]) == set()
+    assert reported(history, requests=[msgspec.structs.replace(good, uid="")]) == {"FENCE"}
+    assert reported(history, requests=[msgspec.structs.replace(good, verb="update", uid="")]) == {"FENCE"}
 
 
-def test_two_looks_may_hide_steps() -> None:
+def test_a_polled_history_may_skip_phases() -> None:
     """A sampled history is judged by its visible versions: several attempts may have passed between two samples."""
     history = History()
     history.launch()
@@ -421,11 +421,11 @@ def test_two_looks_may_hide_steps() -> None:
     history.step(Event.RESTARTED, reason="NodeLost")
     history.admit(id_="d2")
     del history.versions[before : before + 2]
-    assert "I8" not in told(history, is_sampled=True)
-    assert "I8" in told(history)
+    assert "I8" not in reported(history, is_sampled=True)
+    assert "I8" in reported(history)
 
 
-def test_what_can_not_be_judged_is_said() -> None:
+def test_checks_without_evidence_are_listed() -> None:
     """An invariant that cannot be judged is reported with the missing evidence; it does not count as satisfied."""
     found = {verdict.invariant.id: verdict for verdict in verdicts(History().evidence())}
     assert list(found) == [invariant.id for invariant in INVARIANTS]
@@ -443,8 +443,8 @@ def test_an_interruption_may_cost_an_attempts_work_again() -> None:
     """I24: an interrupted process may repeat and undo the work of others; that is no storm."""
     history = History()
     _writes_too_much(history)
-    assert told(history) == {"I24"}
-    assert told(history, interruptions=2) == set()
+    assert reported(history) == {"I24"}
+    assert reported(history, interruptions=2) == set()
 
 
 @pytest.mark.parametrize(("apart_s", "broken"), [(1.0, set[str]()), (0.2, {"I24"})], ids=["slow ranks", "a storm"])
@@ -458,7 +458,7 @@ def test_news_of_ranks_may_be_written_once_a_second(apart_s: float, broken: set[
         history.now = begun + number * apart_s
         ranks = history.allocation().status.ranks or []
         history.status(ranks=[msgspec.structs.replace(ranks[0], reason=str(number)), *ranks[1:]])
-    assert told(history) & {"I24"} == broken
+    assert reported(history) & {"I24"} == broken
 
 
 @pytest.mark.parametrize("count", [0, 3], ids=["alone", "beside others"])
@@ -474,6 +474,6 @@ def test_a_pod_that_goes_is_one_write(count: int) -> None:
             history.leave(0, beside=count)
         return history
 
-    most = next(more for more in range(40) if told(life(more + 1, goes=False)) == {"I24"})
-    assert "I24" not in told(life(most - 1, goes=True))
-    assert "I24" in told(life(most, goes=True))
+    most = next(more for more in range(40) if reported(life(more + 1, goes=False)) == {"I24"})
+    assert "I24" not in reported(life(most - 1, goes=True))
+    assert "I24" in reported(life(most, goes=True))

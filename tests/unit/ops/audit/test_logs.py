@@ -22,7 +22,7 @@ def a_line(number: int, text: str, *, missing: int = 0) -> LogLine:
     return LogLine(attempt=1, rank=0, time="2026-01-01T00:00:00Z", text=text, number=number, missing=missing)
 
 
-def told(
+def reported(
     passages: Sequence[LineRange] | None = TEN,
     *,
     marks: Sequence[tuple[int, int]] | None = None,
@@ -83,15 +83,15 @@ def told(
 def test_a_whole_log_breaks_nothing() -> None:
     """A whole log breaks nothing: all lines are at their places, and the log is marked as stored to its end, in the
     store and for a reader of the api."""
-    assert told() == []
-    assert told(marks=()) == []
+    assert reported() == []
+    assert reported(marks=()) == []
 
 
-def test_a_counted_hole_breaks_nothing() -> None:
+def test_a_counted_gap_violates_nothing() -> None:
     """A counted gap breaks nothing: in a log larger than its share, lines are missing where the numbers jump, and
     readers get the count."""
     holed = (LineRange(number=1, printed=1, count=3), LineRange(number=8, printed=8, count=3))
-    assert told(holed, fits=False, marks=((4, 4),)) == []
+    assert reported(holed, fits=False, marks=((4, 4),)) == []
 
 
 def test_states_of_a_line_that_goes_on_have_more_than_one_number() -> None:
@@ -99,8 +99,8 @@ def test_states_of_a_line_that_goes_on_have_more_than_one_number() -> None:
     lines = ["line 1", "state 2 10%", "state 2 100%", "line 3"]
     passages = folded(a_line(number, text) for number, text in enumerate(lines, 1))
     assert [(each.printed, each.count) for each in passages] == [(1, 1), (2, 1), (2, 1), (3, 1)]
-    assert told(passages, lines=3, states=2) == []
-    assert told((LineRange(number=5, printed=4, count=2),), lines=5, states=2, store_losses=LOST) == []
+    assert reported(passages, lines=3, states=2) == []
+    assert reported((LineRange(number=5, printed=4, count=2),), lines=5, states=2, store_losses=LOST) == []
 
 
 @pytest.mark.parametrize(
@@ -121,33 +121,33 @@ def test_states_of_a_line_that_goes_on_have_more_than_one_number() -> None:
     ],
     ids=["out of order", "doubled", "uncounted", "miscounted", "late", "end missing", "left out", "empty", "absent"],
 )
-def test_a_log_that_is_not_true_is_told(passages: Sequence[LineRange] | None, what: str) -> None:
+def test_a_log_with_wrong_lines_is_reported(passages: Sequence[LineRange] | None, what: str) -> None:
     """A false log is a violation, which names the error."""
-    assert what in " ".join(told(passages))
+    assert what in " ".join(reported(passages))
 
 
-def test_a_log_that_is_not_said_to_be_whole_is_told() -> None:
+def test_a_log_without_an_end_mark_is_reported() -> None:
     """A log that is not marked as complete is a violation, because a follower would wait for ever."""
-    assert "not marked as complete" in " ".join(told(is_ended=False))
-    assert "is marked as ended with line 12" in " ".join(told(end=12))
+    assert "not marked as complete" in " ".join(reported(is_ended=False))
+    assert "is marked as ended with line 12" in " ".join(reported(end=12))
 
 
-def test_a_reader_who_is_not_told_of_a_hole_is_told() -> None:
+def test_a_reader_without_a_gap_mark_is_reported() -> None:
     """A reader who does not get a gap's count, or gets a wrong one, is a violation."""
     holed = (LineRange(number=1, printed=1, count=3), LineRange(number=8, printed=8, count=3))
-    assert "it has the holes" in " ".join(told(holed, fits=False, marks=()))
-    assert "it has the holes" in " ".join(told(holed, fits=False, marks=((4, 3),)))
+    assert "it has the holes" in " ".join(reported(holed, fits=False, marks=()))
+    assert "it has the holes" in " ".join(reported(holed, fits=False, marks=((4, 3),)))
 
 
 def test_what_the_store_has_lost_is_not_asked_for() -> None:
     """After a loss of the store, a container that had ended by then may have no log, but no false one; the log of a
     later one must be complete."""
-    assert told(None, ended_at=BEGUN + 10.0, store_losses=LOST) == []
-    assert told((LineRange(number=6, printed=6, count=5),), ended_at=BEGUN + 10.0, store_losses=LOST) == []
-    assert "is missing" not in " ".join(told((LineRange(number=1, printed=1),), store_losses=LOST))
-    assert "none of" in " ".join(told(None, ended_at=BEGUN + 12.0, store_losses=LOST))
+    assert reported(None, ended_at=BEGUN + 10.0, store_losses=LOST) == []
+    assert reported((LineRange(number=6, printed=6, count=5),), ended_at=BEGUN + 10.0, store_losses=LOST) == []
+    assert "is missing" not in " ".join(reported((LineRange(number=1, printed=1),), store_losses=LOST))
+    assert "none of" in " ".join(reported(None, ended_at=BEGUN + 12.0, store_losses=LOST))
     assert "stored again" in " ".join(
-        told(
+        reported(
             (LineRange(number=1, printed=1, count=5), LineRange(number=6, printed=1, count=5)),
             store_losses=LOST,
         )
@@ -159,39 +159,39 @@ def test_nothing_is_asked_of_a_log_that_the_store_lost_and_nobody_can_read() -> 
     read again. Each of these alone is no excuse."""
     lost = ((0.0, BEGUN + 5.0),)
     was_killed: dict[str, Any] = {"passages": None, "interruptions": 1}
-    assert told(**was_killed, store_losses=lost, is_deleted=True) == []
-    assert "none of" in " ".join(told(**was_killed, is_deleted=True))
-    assert "none of" in " ".join(told(**was_killed, store_losses=lost))
-    assert "none of" in " ".join(told(**was_killed, store_losses=lost, is_deleted=True, ended_first=True))
+    assert reported(**was_killed, store_losses=lost, is_deleted=True) == []
+    assert "none of" in " ".join(reported(**was_killed, is_deleted=True))
+    assert "none of" in " ".join(reported(**was_killed, store_losses=lost))
+    assert "none of" in " ".join(reported(**was_killed, store_losses=lost, is_deleted=True, ended_first=True))
 
 
 def test_a_log_whose_place_was_lost_is_stored_again_and_read_once() -> None:
     """A log whose position was lost is stored again under the same numbers, so that readers recognize repeats; without
     a loss, or for a reader, it is a repeat."""
     again = (LineRange(number=1, printed=1, count=6), LineRange(number=1, printed=1, count=10))
-    assert told(again, store_losses=LOST, ended_at=BEGUN + 12.0) == []
-    assert "stored after" in " ".join(told(again))
-    assert "stored after" in " ".join(told(again, store_losses=LOST, marks=()))
+    assert reported(again, store_losses=LOST, ended_at=BEGUN + 12.0) == []
+    assert "stored after" in " ".join(reported(again))
+    assert "stored after" in " ".join(reported(again, store_losses=LOST, marks=()))
     other = (LineRange(number=1, printed=1, count=6), LineRange(number=1, printed=3, count=8))
-    assert "0 are counted" in " ".join(told(other, store_losses=LOST))
+    assert "0 are counted" in " ".join(reported(other, store_losses=LOST))
 
 
 def test_an_end_that_could_not_be_read_is_told_to_readers_only_after_a_fault() -> None:
     """An end that is marked as unread is allowed only after a fault. Without one it is missing, also for a pod that
     ended by itself, because its node keeps the log until the pod is deleted."""
     short = (LineRange(number=1, printed=1, count=4),)
-    assert told(short, is_unread=True, interruptions=1) == []
-    assert "ends with line 4" in " ".join(told(short, is_unread=True))
-    assert "ends with line 4" in " ".join(told(short, is_unread=True, interruptions=1, ended_first=True))
-    assert told(short, is_lost=True) == []
+    assert reported(short, is_unread=True, interruptions=1) == []
+    assert "ends with line 4" in " ".join(reported(short, is_unread=True))
+    assert "ends with line 4" in " ".join(reported(short, is_unread=True, interruptions=1, ended_first=True))
+    assert reported(short, is_lost=True) == []
 
 
 def test_a_pod_of_which_the_store_lost_every_line_keeps_its_numbers() -> None:
     """When the store lost every line of a pod, the next pod of the rank begins with its first line under the next
     number; a rank that started once does not."""
     tail = [LineRange(number=15, printed=1, count=10)]
-    assert told(tail, more_starts=1) == []
-    assert told(tail) != []
+    assert reported(tail, more_starts=1) == []
+    assert reported(tail) != []
 
 
 def test_the_log_of_a_rank_that_came_back_goes_on_with_a_first_line() -> None:
@@ -203,5 +203,5 @@ def test_the_log_of_a_rank_that_came_back_goes_on_with_a_first_line() -> None:
         LineRange(number=7, printed=6, count=5),
     )
     again = (*first, LineRange(number=12, printed=1, count=10))
-    assert told(again, states=1, more_starts=1) == []
-    assert "stored again" in " ".join(told(again, states=1))
+    assert reported(again, states=1, more_starts=1) == []
+    assert "stored again" in " ".join(reported(again, states=1))

@@ -10,12 +10,12 @@ import pytest
 from slipway.ops.audit.check import INVARIANTS, verdicts
 from slipway.ops.audit.evidence import AuditEvidence, Canary
 from slipway.ops.audit.evidence_kinds import EvidenceKind, lacking
-from tests.chaos import spoken
+from tests.chaos import gather_texts
 from tools.reference.invariants import PLACES
 
 ROOT = Path(__file__).parents[4]
 GIVERS = {
-    "simulation": ("tests/support/witness.py",),
+    "simulation": ("tests/support/world_evidence.py",),
     "chaos": ("tests/chaos/run.py",),
     "slipway audit": ("shared/slipway/ops/audit/live/collector.py", "shared/slipway/ops/audit/live/command.py"),
 }
@@ -28,7 +28,7 @@ BEST: dict[str, Any] = {
     "canaries": [Canary(text="a", is_secret=True), Canary(text="b", workspace="w")],
 }
 """The best value of a field that the code computes; for the other fields, any value."""
-CANARIES = {"chaos": spoken.CANARIES}
+CANARIES = {"chaos": gather_texts.CANARIES}
 
 
 def given(path: str) -> Iterator[tuple[str, ast.expr]]:
@@ -44,7 +44,7 @@ def given(path: str) -> Iterator[tuple[str, ast.expr]]:
 
 
 @pytest.mark.parametrize(("place", "known"), PLACES, ids=[name for name, _ in PLACES])
-def test_a_place_knows_what_its_code_gives(place: str, known: frozenset[EvidenceKind]) -> None:
+def test_each_evidence_source_declares_its_evidence(place: str, known: frozenset[EvidenceKind]) -> None:
     evidence = AuditEvidence(versions=())
     for path in GIVERS[place]:
         for name, value in given(path):

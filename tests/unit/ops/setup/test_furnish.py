@@ -20,7 +20,7 @@ POOLS: dict[str, RawObject] = {"default": {}}
 QUEUE_SPECS: dict[str, RawObject] = {"default": {"pool": "default"}}
 
 
-class World:
+class FurnisherHarness:
     """A core, a client, and the furnisher under test, in virtual time."""
 
     def __init__(self) -> None:
@@ -37,9 +37,9 @@ class World:
         await self._furnisher.create_missing(pools=pools, queues=QUEUE_SPECS, workspaces=workspaces)
 
 
-def _run(play: Callable[[World], Awaitable[None]]) -> None:
+def _run(play: Callable[[FurnisherHarness], Awaitable[None]]) -> None:
     async def main() -> None:
-        await play(World())
+        await play(FurnisherHarness())
 
     run_virtual(main)
 
@@ -47,13 +47,13 @@ def _run(play: Callable[[World], Awaitable[None]]) -> None:
 def test_it_makes_what_is_missing() -> None:
     """The setup creates a pool and a queue, and makes a namespace a workspace, which keeps its other labels."""
 
-    async def play(world: World) -> None:
-        await world.define()
-        await world.kube.create(NAMESPACES, {"metadata": {"name": "default", "labels": {"team": "a"}}})
-        await world.furnish("default")
-        assert (await world.kube.get(QUEUES, "default")).spec.pool == "default"
-        assert (await world.kube.get(RESOURCE_POOLS, "default")).metadata.name == "default"
-        labels = (await world.kube.get(NAMESPACES, "default")).metadata.labels
+    async def play(harness: FurnisherHarness) -> None:
+        await harness.define()
+        await harness.kube.create(NAMESPACES, {"metadata": {"name": "default", "labels": {"team": "a"}}})
+        await harness.furnish("default")
+        assert (await harness.kube.get(QUEUES, "default")).spec.pool == "default"
+        assert (await harness.kube.get(RESOURCE_POOLS, "default")).metadata.name == "default"
+        labels = (await harness.kube.get(NAMESPACES, "default")).metadata.labels
         assert (labels["team"], labels[LABEL_WORKSPACE]) == ("a", "true")
 
     _run(play)
@@ -62,12 +62,12 @@ def test_it_makes_what_is_missing() -> None:
 def test_what_is_there_is_not_changed() -> None:
     """A second run of the setup, with other values, does not change existing objects."""
 
-    async def play(world: World) -> None:
-        await world.define()
-        await world.furnish(pools={"default": {"binding": "delegate"}})
-        before = await world.kube.get(RESOURCE_POOLS, "default")
-        await world.furnish(pools={"default": {"binding": "direct"}})
-        assert await world.kube.get(RESOURCE_POOLS, "default") == before
+    async def play(harness: FurnisherHarness) -> None:
+        await harness.define()
+        await harness.furnish(pools={"default": {"binding": "delegate"}})
+        before = await harness.kube.get(RESOURCE_POOLS, "default")
+        await harness.furnish(pools={"default": {"binding": "direct"}})
+        assert await harness.kube.get(RESOURCE_POOLS, "default") == before
         assert before.spec.binding == "delegate"
 
     _run(play)
@@ -76,12 +76,12 @@ def test_what_is_there_is_not_changed() -> None:
 def test_definitions_are_waited_for() -> None:
     """The setup waits for the definitions, which are installed at the same time and served a moment later."""
 
-    async def play(world: World) -> None:
+    async def play(harness: FurnisherHarness) -> None:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(world.furnish())
-            await world.clock.sleep(5.0)
-            await world.define()
-        assert (await world.kube.list(QUEUES)).items
+            tasks.create_task(harness.furnish())
+            await harness.clock.sleep(5.0)
+            await harness.define()
+        assert (await harness.kube.list(QUEUES)).items
 
     _run(play)
 
@@ -90,11 +90,11 @@ def test_definitions_are_not_waited_for_for_ever() -> None:
     """The wait for the definitions ends after a while, and the setup exits with the reason, so that it is tried
     again."""
 
-    async def play(world: World) -> None:
-        began = world.clock.monotonic()
+    async def play(harness: FurnisherHarness) -> None:
+        began = harness.clock.monotonic()
         with pytest.raises(UnavailableError, match=r"resourcepools\.slipway\.dev"):
-            await world.furnish()
-        assert world.clock.monotonic() - began >= SERVED_WITHIN_S
+            await harness.furnish()
+        assert harness.clock.monotonic() - began >= SERVED_WITHIN_S
 
     _run(play)
 
@@ -102,10 +102,10 @@ def test_definitions_are_not_waited_for_for_ever() -> None:
 def test_a_namespace_is_not_created() -> None:
     """The setup does not create a namespace, which belongs to a team; until it exists the setup is tried again."""
 
-    async def play(world: World) -> None:
-        await world.define()
+    async def play(harness: FurnisherHarness) -> None:
+        await harness.define()
         with pytest.raises(UnavailableError, match="team-a"):
-            await world.furnish("team-a")
+            await harness.furnish("team-a")
 
     _run(play)
 
@@ -113,10 +113,10 @@ def test_a_namespace_is_not_created() -> None:
 def test_a_bad_spec_is_said() -> None:
     """A bad spec is reported without retries."""
 
-    async def play(world: World) -> None:
-        await world.define()
+    async def play(harness: FurnisherHarness) -> None:
+        await harness.define()
         with pytest.raises(InvalidError):
-            await world.furnish(pools={"default": {"binding": "sideways"}})
+            await harness.furnish(pools={"default": {"binding": "sideways"}})
 
     _run(play)
 

@@ -19,7 +19,7 @@ OLD, OWN = "slipway-system", "slipway-system-webhooks"
 CONFIG = Config(url="https://receiver.example/hook")
 
 
-class World:
+class OlderReleaseCluster:
     """A cluster with the namespace of an older release."""
 
     def __init__(self) -> None:
@@ -47,26 +47,26 @@ class World:
         return [found for found in map(of_secret, listed.items) if found is not None]
 
 
-def _run(play: Callable[[World], Awaitable[None]]) -> None:
+def _run(play: Callable[[OlderReleaseCluster], Awaitable[None]]) -> None:
     async def main() -> None:
-        await play(World())
+        await play(OlderReleaseCluster())
 
     run_virtual(main)
 
 
-def test_they_are_what_they_were() -> None:
+def test_webhooks_are_moved_unchanged() -> None:
     """Moved webhooks keep key, filter and age, so that they still get the events that were not sent yet; other Secrets
     stay where they are."""
 
-    async def play(world: World) -> None:
-        await world.prepare("a", "b")
-        before = await world.webhooks(OLD)
-        await world.clock.sleep(3_600)
-        assert await world.move() == 2
-        after = await world.webhooks(OWN)
+    async def play(older_cluster: OlderReleaseCluster) -> None:
+        await older_cluster.prepare("a", "b")
+        before = await older_cluster.webhooks(OLD)
+        await older_cluster.clock.sleep(3_600)
+        assert await older_cluster.move() == 2
+        after = await older_cluster.webhooks(OWN)
         assert list(map(_said, after)) == list(map(_said, before))
         assert {each.created_at for each in after} == {each.created_at for each in before}
-        assert set(await world.secrets(OWN)) == {"slipway-webhook-a", "slipway-webhook-b"}
+        assert set(await older_cluster.secrets(OWN)) == {"slipway-webhook-a", "slipway-webhook-b"}
 
     _run(play)
 
@@ -74,11 +74,11 @@ def test_they_are_what_they_were() -> None:
 def test_the_older_release_still_has_them() -> None:
     """The older release keeps its webhooks until it is replaced, and after a rollback: they are marked and stay."""
 
-    async def play(world: World) -> None:
-        await world.prepare("a")
-        await world.move()
-        assert [each.name for each in await world.webhooks(OLD)] == ["a"]
-        marked = await world.secrets(OLD)
+    async def play(older_cluster: OlderReleaseCluster) -> None:
+        await older_cluster.prepare("a")
+        await older_cluster.move()
+        assert [each.name for each in await older_cluster.webhooks(OLD)] == ["a"]
+        marked = await older_cluster.secrets(OLD)
         assert marked["slipway-webhook-a"].metadata.annotations[ANNOTATION_MOVED] == OWN
         assert ANNOTATION_MOVED not in marked["other"].metadata.annotations
 
@@ -88,14 +88,14 @@ def test_the_older_release_still_has_them() -> None:
 def test_what_is_removed_does_not_come_back() -> None:
     """The next upgrade neither copies a webhook again that users removed, nor overwrites one that they changed."""
 
-    async def play(world: World) -> None:
-        await world.prepare("a", "b")
-        await world.move()
-        await world.kube.delete(SECRETS, "slipway-webhook-a", namespace=OWN)
+    async def play(older_cluster: OlderReleaseCluster) -> None:
+        await older_cluster.prepare("a", "b")
+        await older_cluster.move()
+        await older_cluster.kube.delete(SECRETS, "slipway-webhook-a", namespace=OWN)
         changed = {"metadata": {"annotations": {"changed": "yes"}}}
-        await world.kube.patch(SECRETS, "slipway-webhook-b", changed, namespace=OWN)
-        assert await world.move() == 0
-        left = await world.secrets(OWN)
+        await older_cluster.kube.patch(SECRETS, "slipway-webhook-b", changed, namespace=OWN)
+        assert await older_cluster.move() == 0
+        left = await older_cluster.secrets(OWN)
         assert set(left) == {"slipway-webhook-b"}
         assert left["slipway-webhook-b"].metadata.annotations["changed"] == "yes"
 
@@ -105,14 +105,14 @@ def test_what_is_removed_does_not_come_back() -> None:
 def test_a_move_that_was_cut_off_goes_on() -> None:
     """An interrupted move continues: a webhook that was copied but not marked is found and marked."""
 
-    async def play(world: World) -> None:
-        await world.prepare("a")
-        await world.move()
-        await world.kube.patch(
+    async def play(older_cluster: OlderReleaseCluster) -> None:
+        await older_cluster.prepare("a")
+        await older_cluster.move()
+        await older_cluster.kube.patch(
             SECRETS, "slipway-webhook-a", {"metadata": {"annotations": {ANNOTATION_MOVED: None}}}, namespace=OLD
         )
-        assert await world.move() == 1
-        assert await world.move() == 0
+        assert await older_cluster.move() == 1
+        assert await older_cluster.move() == 0
 
     _run(play)
 
@@ -120,17 +120,17 @@ def test_a_move_that_was_cut_off_goes_on() -> None:
 def test_the_namespace_is_helms() -> None:
     """The namespace has Helm's marks, so that the upgrade adopts it; an existing namespace is left as it is."""
 
-    async def play(world: World) -> None:
-        await world.prepare()
+    async def play(older_cluster: OlderReleaseCluster) -> None:
+        await older_cluster.prepare()
         try:
-            await world.kube.get(NAMESPACES, OWN)
+            await older_cluster.kube.get(NAMESPACES, OWN)
         except NotFoundError:
-            await world.move()
-        made = (await world.kube.get(NAMESPACES, OWN)).metadata
+            await older_cluster.move()
+        made = (await older_cluster.kube.get(NAMESPACES, OWN)).metadata
         assert made.labels["app.kubernetes.io/managed-by"] == "Helm"
         assert made.annotations["meta.helm.sh/release-name"] == "slipway"
         assert made.annotations["meta.helm.sh/release-namespace"] == OLD
-        await world.move()
+        await older_cluster.move()
 
     _run(play)
 

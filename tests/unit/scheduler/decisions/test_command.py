@@ -16,18 +16,18 @@ from slipway.scheduler.decisions import record
 from slipway.scheduler.decisions.logfile import line_of
 from slipway.scheduler.record_sinks import OLD_SUFFIX, FileSink
 from slipway.streams.decisions import DecisionEntry
-from tests.support.decision_desk import Desk
 from tests.support.planner import a_node, a_role, an_allocation
+from tests.support.recording_leader import RecordingLeader
 
 
 async def a_log(path: Path, *, shadow: PoolFact | None = None, count: int = 3, pool: str = "default") -> Path:
     """Write a log file with `count` recorded ticks, and return its path."""
-    desk = Desk(FileSink(path, size_max=1 << 20), pool=pool)
-    desk.furnish(*(a_node(f"n{index}", cpu=4) for index in range(3)), pool=PoolFact(name=pool, shadow=shadow))
+    leadership = RecordingLeader(FileSink(path, size_max=1 << 20), pool=pool)
+    leadership.furnish(*(a_node(f"n{index}", cpu=4) for index in range(3)), pool=PoolFact(name=pool, shadow=shadow))
     for number in range(count):
-        desk.submit(*(an_allocation(f"a{number}-{index}", a_role(1), pool=pool) for index in range(2)))
-        assert desk.tick().admits
-    await desk.recorder.flush()
+        leadership.submit(*(an_allocation(f"a{number}-{index}", a_role(1), pool=pool) for index in range(2)))
+        assert leadership.tick().admits
+    await leadership.recorder.flush()
     return path
 
 
@@ -151,11 +151,11 @@ async def test_pools_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixtur
 async def test_a_file_begins_anew_beyond_its_cap(tmp_path: Path) -> None:
     """The full file is kept under another name (`OLD_SUFFIX`); the new file begins with a base record."""
     path = tmp_path / "log"
-    desk = Desk(FileSink(path, size_max=4_000)).furnish(a_node("n0", cpu=64))
+    leadership = RecordingLeader(FileSink(path, size_max=4_000)).furnish(a_node("n0", cpu=64))
     for number in range(12):
-        desk.submit(an_allocation(f"a{number}"))
-        desk.tick()
-    await desk.recorder.flush()
+        leadership.submit(an_allocation(f"a{number}"))
+        leadership.tick()
+    await leadership.recorder.flush()
     assert path.with_name(path.name + OLD_SUFFIX).exists()
     assert path.stat().st_size <= 4_000
     assert main(["replay", str(path), "-q"]) == 0

@@ -50,7 +50,7 @@ def test_of_several_budgets_the_one_that_closes_for_longest_is_said() -> None:
     assert exhausted(queues, week, 10.0)["team"].queue == "lab"
 
 
-def test_what_is_held_goes_on_to_be_used() -> None:
+def test_running_work_adds_to_its_usage() -> None:
     """GPUs in use add to the usage from the moment of the reading, within the asked window; days before the window do
     not count."""
     accounts = QueueUsage(

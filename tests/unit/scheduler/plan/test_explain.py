@@ -63,7 +63,7 @@ def test_what_waits_for_others_says_for_whom(waits_for: tuple[tuple[str, str], .
     assert why(an_allocation("a", waits_for=waits_for, hold=True)).gate is Gate.HELD
 
 
-def test_what_waits_for_others_delays_nobody() -> None:
+def test_an_allocation_that_waits_for_dependencies_delays_no_other() -> None:
     """Work that waits for a dependency is first in its queue, and nothing is reserved for it: the work behind it
     starts."""
     first = an_allocation("a", a_role(count=2), priority=900, waits_for=(("prep-1", "succeeded"),))
@@ -269,7 +269,7 @@ def test_changes_of_two_gates_are_offered_together() -> None:
     )
 
 
-def test_no_change_is_offered_that_another_would_take() -> None:
+def test_no_remedy_is_offered_that_other_work_would_use_up() -> None:
     """Of two equal requests only the first is offered a change: a freed place would go to the first."""
     pod = PodFact(namespace="d", name="p", uid="p", node="n0", requests=amounts(8))
     first, second = an_allocation("a", created=1.0), an_allocation("b", created=2.0)
@@ -358,7 +358,7 @@ def test_no_gpus_are_ahead_that_nothing_will_ever_take() -> None:
 
 
 @pytest.mark.parametrize("field", ["stopping", "deleting"])
-def test_what_nobody_wants_any_more_is_neither_started_nor_explained(field: str) -> None:
+def test_a_cancelled_allocation_is_neither_started_nor_explained(field: str) -> None:
     made = planned(a_snapshot(nodes(1), [an_allocation("a", **{field: True}), an_allocation("b", desired="Stopped")]))
     assert made.is_empty
     assert made.explanations == {}

@@ -82,7 +82,7 @@ def test_what_is_not_answered_is_a_question_and_is_not_placed() -> None:
     assert "gpu-share.tools:8888" in why.message
 
 
-def test_without_answers_at_all_nobody_is_asked() -> None:
+def test_without_extender_results_no_extender_is_asked() -> None:
     """A plan that is given no answers is made as if there were no extenders."""
     decided = planned(a_snapshot(allocations=[an_ask()]), None, a_filter())
 

@@ -57,7 +57,7 @@ def afresh(whatif: WhatIf, row: FeasibilityRow) -> FeasibilityRow:
     return FeasibilityRow(row.request, whatif.usage, whatif.weights(row.request), whatif.scores)
 
 
-def test_a_row_of_few_nodes_prefers_as_any_row_does() -> None:
+def test_a_feasibility_row_of_few_nodes_scores_like_any_row() -> None:
     """Of the three nodes that a selector leaves, the preferred one has the highest score; no other node fits."""
     role = picky()
     row = a_whatif(role).row(role)

@@ -64,7 +64,7 @@ def test_what_can_start_goes_first() -> None:
     assert [len(grow.placements) for grow in decided.grows] == [2]
 
 
-def test_nobody_grows_while_something_waits_for_room() -> None:
+def test_no_gang_grows_while_other_work_waits_for_room() -> None:
     """Free GPUs may be what the waiting work needs next."""
     rest = an_allocation("rest", a_role(1, gpus=7))
     assert not grown(a_snapshot([a_node("n", gpus=8)], [elastic(2), rest])).grows

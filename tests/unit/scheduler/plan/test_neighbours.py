@@ -71,7 +71,7 @@ def test_a_term_means_pods_of_its_namespaces(term: dict[str, Any], expected: lis
     assert fitting(a_role(affinity=apart(**term)), columns) == expected
 
 
-def test_a_pod_that_stands_keeps_away_whom_its_terms_mean_and_nobody_else() -> None:
+def test_anti_affinity_of_a_running_pod_applies_only_to_matching_pods() -> None:
     """The new rank has no terms at all; its namespace and labels decide."""
     columns = columns_of(hosts(2), a_pod("p", "n0", affinity=apart()))
     assert fitting(a_role(labels={"app": "web"}), columns) == ["n1"]
@@ -79,7 +79,7 @@ def test_a_pod_that_stands_keeps_away_whom_its_terms_mean_and_nobody_else() -> N
     assert fitting(a_role(labels={"app": "web"}, namespace="other"), columns) == ["n0", "n1"]
 
 
-def test_a_pod_that_is_gone_keeps_nobody_away() -> None:
+def test_anti_affinity_of_a_deleted_pod_has_no_effect() -> None:
     """The counts of terms follow the pods: a deleted pod keeps no rank away."""
     pod = a_pod("p", "n0", affinity=apart())
     columns = columns_of(hosts(2), pod)

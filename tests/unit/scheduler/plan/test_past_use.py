@@ -28,7 +28,7 @@ def a_tree(*queues: QueueFact, hours: dict[str, float], history: int = 1000) -> 
     return tree
 
 
-def test_who_used_what_it_deserved_counts_in_full() -> None:
+def test_a_queue_that_used_its_share_has_its_full_weight() -> None:
     """A queue that used nothing counts double; one that used twice its due counts half. The bounds hold for any use and
     history."""
     assert [step_of(used, 1000, 1000) for used in (0, 500, 1000, 1500, 9000)] == [16, 12, 8, 4, 4]
@@ -80,7 +80,7 @@ QUEUES = st.lists(
 
 
 @given(QUEUES, st.integers(0, 4000))
-def test_quota_is_nobodys_past(drawn: list[tuple[int, int | None, int]], history: int) -> None:
+def test_past_usage_does_not_affect_quota(drawn: list[tuple[int, int | None, int]], history: int) -> None:
     """A queue with a nominal deserves just that, whatever other queues have used; all queues deserve no more than there
     is."""
     queues = [

@@ -145,7 +145,7 @@ def test_raising_the_bound_that_is_short_makes_it_pass() -> None:
         assert tree.with_more(short).shortfall("a", {"cpu": 4}, preemptible=True) is None
 
 
-def test_due_by_nominal_or_by_weight() -> None:
+def test_the_deserved_share_is_by_nominal_or_by_weight() -> None:
     """A queue with a nominal deserves it; the others share the rest by weight, down the tree."""
     queues = [
         a_queue("a", nominal=cpu(3)),
@@ -167,7 +167,7 @@ def test_share_is_the_dominant_excess_by_weight() -> None:
     assert tree.share("b", {"cpu": 9}) == tree.unit * Fraction(1, 8)
 
 
-def test_what_others_name_is_no_due_of_a_queue_with_a_nominal() -> None:
+def test_a_queue_with_a_nominal_deserves_nothing_of_resources_that_only_others_name() -> None:
     """`b` owns only cpu, so it borrows GPUs, which `a` owns. A resource that no queue names does not count for a queue
     with a nominal."""
     tree = QueueTree([a_queue("a", nominal=Resources({"gpu": 4})), a_queue("b", nominal=cpu(6))], TOTAL)

@@ -36,7 +36,7 @@ def test_a_run_limit_is_the_lesser_of_its_own_and_the_queues() -> None:
     assert run_limit(an_allocation("a", max_runtime=90.0, beyond_queue=True), limited) == 90.0
 
 
-def test_when_something_ends_at_the_latest() -> None:
+def test_the_latest_end_follows_from_run_limits() -> None:
     """The end follows from the stored deadline, else from the run limit and the start; before the work runs, it counts
     from now. Without a limit the end is unknown.
 
@@ -82,7 +82,7 @@ def test_a_start_after_an_overdue_end_is_not_beside_the_places_of_another_head()
 
 
 @pytest.mark.parametrize(("limit", "is_let_pass"), [(95.0, True), (95.5, False), (None, False)])
-def test_who_ends_by_the_start_passes(limit: float | None, is_let_pass: bool) -> None:
+def test_work_that_ends_by_the_reserved_start_passes(limit: float | None, is_let_pass: bool) -> None:
     """A run that ends at that very instant is in time."""
     head = an_allocation("head", a_role(cpu=4), created=1.0)
     small = an_allocation("small", a_role(cpu=1), created=2.0, max_runtime=limit)

@@ -86,7 +86,7 @@ def places(made: Plan) -> dict[str, list[str]]:
     return {admit.uid: list(admit.placements.values()) for admit in made.admits}
 
 
-def test_nobody_goes_before_the_answer_is_there() -> None:
+def test_no_victim_is_evicted_before_the_extender_has_answered() -> None:
     """The question contains the nodes, the best first, with the pods that would be evicted from each. The allocation
     waits, and its explanation names the extender."""
     made = planned(a_snapshot(*full(), urgent()), {}, GUARD)
@@ -109,7 +109,7 @@ def test_the_best_of_the_nodes_that_it_names_is_cleared() -> None:
     assert (gone(made), places(made)) == (["low-1"], {"urgent": ["n-1"]})
 
 
-def test_nobody_goes_when_it_names_no_node() -> None:
+def test_no_victim_is_evicted_when_the_extender_names_no_node() -> None:
     """The explanation names the extender that refuses; the gate is NO_FIT."""
     made = talk(a_snapshot(*full(), urgent()), agreeing(), GUARD)
 
@@ -119,7 +119,7 @@ def test_nobody_goes_when_it_names_no_node() -> None:
     assert "extender guard:1/s refuses the evictions on all nodes" in why.message
 
 
-def test_a_fault_keeps_everybody_where_he_is() -> None:
+def test_a_fault_of_the_extender_evicts_nothing() -> None:
     """A fault of an extender that is not ignorable prevents the eviction; the explanation names the fault."""
     made = talk(a_snapshot(*full(), urgent()), failing, GUARD)
 
@@ -190,7 +190,7 @@ def test_the_question_is_bounded(nodes: int) -> None:
     assert question.nodes[0] == "n-0"
 
 
-def test_only_what_it_manages_is_its_business() -> None:
+def test_the_extender_is_asked_only_about_resources_that_it_manages() -> None:
     """Work without the managed resources preempts at once, without a question."""
     extender = msgspec.structs.replace(GUARD, managed_resources=("example.com/fpga",))
     made = planned(a_snapshot(*full(), urgent()), {}, extender)
@@ -198,14 +198,14 @@ def test_only_what_it_manages_is_its_business() -> None:
     assert (gone(made), made.questions) == (["low-0"], ())
 
 
-def test_gangs_are_not_its_business() -> None:
+def test_the_extender_is_not_asked_about_gangs() -> None:
     """The protocol describes one pod and nodes for it, so a gang preempts without a question."""
     made = planned(a_snapshot(*full(), urgent(count=2)), {}, GUARD)
 
     assert (gone(made), made.questions) == (["low-0", "low-1"], ())
 
 
-def test_without_answers_at_all_nobody_is_asked() -> None:
+def test_without_extender_results_no_extender_is_asked() -> None:
     """A plan without answers, as in a simulation, asks no extender."""
     made = planned(a_snapshot(*full(), urgent()), None, GUARD)
     assert (gone(made), made.questions) == (["low-0"], ())
@@ -222,7 +222,7 @@ def test_the_place_is_the_node_that_was_agreed_to() -> None:
         assert (gone(made), places(made)) == (["gang"], {"urgent": [node]})
 
 
-def test_nobody_moves_aside_unasked_either() -> None:
+def test_no_victim_is_moved_without_the_extenders_answer() -> None:
     """The extender is also asked about pods that would move to another node."""
     nodes = [{"name": "n-0", "cpu": 4}, {"name": "n-1", "cpu": 2}, {"name": "n-2", "cpu": 2}]
     queues = [{"name": "q", "preemption": {"withinQueue": "Never"}}]

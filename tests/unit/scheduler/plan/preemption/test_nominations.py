@@ -64,7 +64,7 @@ def test_a_place_is_held_while_its_victim_leaves() -> None:
     assert found.explanations[other.key].gate is Gate.NO_FIT
 
 
-def test_it_blocks_nobody() -> None:
+def test_a_nomination_blocks_no_other_work() -> None:
     """Other work of its queue uses the remaining room, also in a queue of strict order."""
     victim = leaving(an_allocation("low", a_role(cpu=8)), "n0")
     urgent = an_allocation("urgent", a_role(cpu=8, node_selector={"zone": "a"}), priority=90)
@@ -108,7 +108,7 @@ def test_a_gang_waits_for_the_last_of_its_victims() -> None:
     assert found.dropped == ()
 
 
-def test_what_has_more_right_takes_the_place() -> None:
+def test_work_that_ranks_higher_takes_the_nominated_place() -> None:
     """Work of higher priority takes a place that is already free; a nomination that no longer fits is dropped."""
     victim = leaving(an_allocation("low", a_role(cpu=8)), "n0")
     gang = an_allocation("gang", a_role(2, cpu=8), priority=60)
@@ -119,7 +119,7 @@ def test_what_has_more_right_takes_the_place() -> None:
     assert found.dropped == (decision[0].id,)
 
 
-def test_equals_have_no_more_right() -> None:
+def test_equal_work_does_not_take_a_nominated_place() -> None:
     """Work of the same priority, even if it is older, does not take the place."""
     victim = leaving(an_allocation("low", a_role(cpu=8)), "n0")
     gang = an_allocation("gang", a_role(2, cpu=8), priority=60, created=50.0)
@@ -152,7 +152,7 @@ def test_it_is_dropped_when_nothing_leaves_its_place() -> None:
     assert found.dropped == ("1-1-0",)
 
 
-def test_it_runs_out_after_the_grace_of_its_victims() -> None:
+def test_a_nomination_expires_after_the_grace_of_its_victims() -> None:
     """A nomination is held for the grace period of its victims and a margin; `look_again` is the end of it."""
     victim = leaving(an_allocation("low", a_role(cpu=8)), "n0", grace=NOW + 500.0)
     urgent = an_allocation("urgent", a_role(cpu=8), priority=90)

@@ -120,7 +120,7 @@ def test_what_was_admitted_in_the_same_tick_stays() -> None:
     assert decided.evictions == ()
 
 
-def test_a_displacer_is_not_displaced_by_its_victim() -> None:
+def test_a_victim_does_not_preempt_its_preemptor() -> None:
     """A victim may not evict its displacer for ten minutes, whatever their priorities are by then."""
     victim = work("victim", cpu=4, priority=9, evictions=((1000.0, "default/displacer"),))
     snapshot = crowded(victim, work("displacer", "n0", cpu=4), count=1)
@@ -165,7 +165,7 @@ def test_a_gang_clears_the_cheapest_rack() -> None:
     assert evicted(decided) == {"w2": (), "w3": ()}
 
 
-def test_moving_keeps_everybody_running() -> None:
+def test_a_move_keeps_all_work_running() -> None:
     """Work that moves is evicted and admitted as its next attempt in one plan, which passes lint."""
     scores = PoolFact(name="default", scores={"LeastAllocated": 1})
     facts = [work("a", "n0", cpu=2), work("b", "n1", cpu=2), work("whole", cpu=4)]
@@ -216,7 +216,7 @@ def test_lint_knows_victims() -> None:
     assert rules == [PlanRule.VICTIM, PlanRule.VICTIM, PlanRule.VICTIM, PlanRule.ATOMIC]
 
 
-def test_a_queue_that_says_never_is_told_nothing() -> None:
+def test_an_explanation_without_a_preemption_policy_mentions_no_eviction() -> None:
     """The explanation in a queue without a preemption policy does not mention evictions."""
     decided = planned(
         crowded(work("low", "n0", cpu=4), work("high", cpu=4, priority=9), queue=QueueFact(name="default"), count=1)

@@ -24,7 +24,7 @@ def a_tree() -> QueueTree:
     return queue_tree(a_snapshot(nodes(10, cpu=12, gpus=4), queues=queues))
 
 
-def test_verdicts_at_once_are_those_one_by_one() -> None:
+def test_batched_verdicts_equal_single_verdicts() -> None:
     """`judge_all` and `judge` agree over many states of one tree, although `judge_all` does not find the queues above
     their due anew."""
     chance, tree = random.Random(7), a_tree()

@@ -41,7 +41,7 @@ def a_state(seed: int) -> TickState:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_all_at_once_is_one_by_one(seed: int) -> None:
+def test_batched_search_equals_single_search(seed: int) -> None:
     """The search over columns and the search node by node agree on the nodes that work, on each cost, and on the
     choice."""
     state = a_state(seed)
@@ -62,7 +62,7 @@ def test_all_at_once_is_one_by_one(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_what_a_trial_takes_off_it_puts_back(seed: int) -> None:
+def test_a_trial_restores_the_evicted_ranks(seed: int) -> None:
     """After `undo` usage, queues and slots are as they were, whatever was taken off in between."""
     state = a_state(seed)
     before = (state.whatif.usage.used.copy(), state.tree.subtree_use("default"), state.tree.subtree_use("other"))
