@@ -73,7 +73,7 @@ test: $(VENV)/.dev ## The tests that a change needs, in minutes; its closing lin
 	@$(call PYTEST,$$(($(WORKERS) + 1))) $(ARGS)
 
 test-all: $(VENV)/.dev ## Every test, every matrix whole, real servers, whole processes, browsers (ARGS=, SEED=)
-	@$(call PYTEST,$$(($(WORKERS) + 2))) tests $(ARGS)
+	@$(call PYTEST,$$(($(WORKERS) + 3))) tests $(ARGS)
 
 node: $(VENV)/.dev ## A cluster with real nodes (kubelet, containerd, runc) until Ctrl-C; ARGS=--test runs its tests
 	@$(BIN)/python -m tests.node $(ARGS)
