@@ -1,4 +1,4 @@
-"""Makes the missing objects before anything can be launched: pools, queues, workspaces.
+"""Creates the missing objects before anything can be launched: pools, queues, workspaces.
 
 This module owns the rule that existing objects are not changed, except for the one label that makes a namespace a
 workspace. So a second run changes nothing, and later edits stay. It waits for a definition that is not served yet. It
@@ -27,7 +27,7 @@ class Kube(Creates, Patches, Protocol):
 
 
 class InitialObjects:
-    """Furnishes one cluster."""
+    """Creates the initial objects of one cluster."""
 
     def __init__(self, kube: Kube, clock: Clock) -> None:
         self._kube = kube

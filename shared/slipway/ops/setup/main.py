@@ -1,4 +1,4 @@
-"""The composition root of the setup, which runs once and ends: settings -> client -> furnish."""
+"""The composition root of the setup, which runs once and ends: settings -> client -> initial objects."""
 
 import sys
 

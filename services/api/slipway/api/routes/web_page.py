@@ -89,9 +89,9 @@ def facts() -> dict[str, object]:
     }
 
 
-def _words(standings: tuple[StateWord, ...]) -> dict[str, object]:
+def _words(states: tuple[StateWord, ...]) -> dict[str, object]:
     """Return {word: its tone and its meaning}."""
-    return {each.word: {"tone": each.tone, "meaning": each.meaning} for each in standings}
+    return {each.word: {"tone": each.tone, "meaning": each.meaning} for each in states}
 
 
 def _flag_words(phase: Phase) -> dict[str, str]:

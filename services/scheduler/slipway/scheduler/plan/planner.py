@@ -647,7 +647,7 @@ class _Tick:
     def _enter_surplus(
         self, tournament: FairShareTournament, name: str, gangs: deque[gang.PlacedGang], number: int
     ) -> None:
-        """Enter the next rank that queue `name` may add to one of its `gangs` into the contest."""
+        """Enter the next rank that queue `name` may add to one of its `gangs` into the tournament."""
         while gangs:
             fact = gangs[0].allocation
             chosen = gang_size.next_role(fact.roles, [len(part.nodes) for part in gangs[0].parts])

@@ -24,9 +24,8 @@ from slipway.scheduler.plan.placement.explain import instruction_of
 from slipway.scheduler.plan.preemption.eviction_budget import remembered
 from slipway.scheduler.plan.state.plan_types import as_data
 from slipway.scheduler.plan.state.snapshot import nodes_of_pool
-from slipway.scheduler.simulate import changes as wishes
 from slipway.scheduler.simulate import scenario_facts
-from slipway.scheduler.simulate.changes import PoolStanding
+from slipway.scheduler.simulate.changes import PoolStanding, apply, decode
 from slipway.scheduler.simulate.futures import (
     HORIZON_S,
     KnownPast,
@@ -83,14 +82,14 @@ def answer(facts: Mapping[str, Mapping[str, msgspec.Raw]], body: Json, now: floa
     Raises:
         InvalidError: the request is not valid; the message starts with the path of the field.
     """
-    changes = wishes.decode(body)
+    changes = decode(body)
     standing = standing_of(facts, changes.pool)
-    changed = wishes.apply(standing, changes)
+    changed = apply(standing, changes)
     before, after = _run(standing, now, changes.until), _run(changed, now, changes.until)
     one, two = _views(before, now), _views(after, now)
     keys = sorted(one.keys() | two.keys())
     different = [key for key in keys if _compared_part(one.get(key)) != _compared_part(two.get(key))]
-    retold = sum(one.get(key) != two.get(key) for key in keys) - len(different)
+    explained_otherwise = sum(one.get(key) != two.get(key) for key in keys) - len(different)
     return {
         "pool": changes.pool,
         "at": format_time(now),
@@ -102,7 +101,7 @@ def answer(facts: Mapping[str, Mapping[str, msgspec.Raw]], body: Json, now: floa
         ],
         "notShown": max(0, len(different) - SHOWN_MAX),
         "same": len(keys) - len(different),
-        "explainedOtherwise": retold,
+        "explainedOtherwise": explained_otherwise,
         "assumptions": list(ASSUMPTIONS),
     }
 

@@ -182,7 +182,7 @@ class RemedyOffers:
         return known
 
     def _begin(self, group_cursor: GroupCursor) -> Sequence[Member]:
-        """Return the first two members of a walk that wait; looked up once a tick."""
+        """Return the first two waiting members of a group; looked up once a tick."""
         known = self._begins.get(id(group_cursor))
         if known is None:
             known = self._begins[id(group_cursor)] = group_cursor.first(2)

@@ -1,6 +1,6 @@
-"""The trail of a plan: the order in which it looked at allocations, and the best nodes of each. A `planner.Watch`.
+"""The trace of a plan: the order in which it looked at allocations, and the best nodes of each. A `planner.Watch`.
 
-The trail only reads; the plan is the same with and without it. It is bounded, because it is stored for every recorded
+The trace only reads; the plan is the same with and without it. It is bounded, because it is stored for every recorded
 tick. A plan does not place again what its cache knows of an unchanged state, so two trails of one plan may differ.
 """
 

@@ -1,4 +1,4 @@
-"""Which queue's head is next: a contest through the queue tree, level by level.
+"""Which queue's head is next: a tournament through the queue tree, level by level.
 
 At each inner queue the heads of its children compete. The winner is the head whose branch would be left least above its
 due after that head's admission; it continues to the next level. So what one team of a department leaves unused is given
@@ -54,7 +54,7 @@ class FairShareTournament:
             self._promote(name)
 
     def pop(self) -> str | None:
-        """Return the queue whose head is next; it leaves the contest until it enters again. None when none is left."""
+        """Return the queue whose head is next, which leaves until it enters again; None when none is left."""
         self._settle()
         name = ROOT
         while (top := self._top(name)) is not None:

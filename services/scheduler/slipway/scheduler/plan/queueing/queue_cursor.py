@@ -103,7 +103,7 @@ class GroupCursor:
 
 
 class UserTurnsCursor(GroupCursor):
-    """A walk over a group whose users take turns: of each user's members a prefix is processed."""
+    """A cursor over a group whose users take turns: of each user's members a prefix is processed."""
 
     def __init__(self, group: PendingGroup, turns: UserTurns) -> None:
         super().__init__(group)
@@ -217,7 +217,7 @@ class UserTurnsCursor(GroupCursor):
 class QueueCursor:
     """One queue's pending work, in order.
 
-    `settled` are uids that were decided before the walk; the cursor skips them. With `turns`, the queue's users take
+    `settled` are uids that were decided before the tick; the cursor skips them. With `turns`, the queue's users take
     turns.
     """
 
