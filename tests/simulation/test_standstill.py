@@ -298,11 +298,11 @@ async def crowd(world: World) -> None:
     await asyncio.sleep(AWAY_S / 4)
 
 
-@pytest.mark.parametrize("trouble", [api_away, redis_away, slow, paused, crowd], ids=lambda it: it.__name__)
+@pytest.mark.parametrize("injector", [api_away, redis_away, slow, paused, crowd], ids=lambda it: it.__name__)
 def test_nothing_that_a_restart_would_not_mend_restarts_a_service(
     injector: Callable[[World], Awaitable[None]],
 ) -> None:
-    """Three probes in a row never fail, neither during the trouble nor afterwards."""
+    """Three probes in a row never fail, neither during the fault nor afterwards."""
 
     async def story(world: World, _freezer: FreezingLoop) -> list[str]:
         working = asyncio.ensure_future(arrivals(world))
