@@ -152,6 +152,7 @@ async def test_unknown_paths_and_methods(world: ApiWorld) -> None:
     assert "/openapi.json" in nowhere.json()["detail"]
     assert (wrong.status_code, wrong.json()["code"]) == (405, "method-not-allowed")
     assert {"GET", "POST"} <= set(wrong.headers["allow"].split(", "))
+    assert wrong.json()["detail"] == f"PUT is not possible on this path: use {wrong.headers['allow']}"
 
 
 async def test_a_kill_of_an_ended_one_is_fine(world: ApiWorld) -> None:

@@ -7,6 +7,7 @@ Source: RFC 9457.
 """
 
 import re
+from http import HTTPStatus
 from typing import Any, NamedTuple
 
 import msgspec
@@ -203,8 +204,13 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class only
     code = _HTTP_CODES.get(error.status_code, "http")
     row = ProblemRow(error.status_code, code, _HTTP_TITLES.get(error.status_code, error.detail))
-    detail = "the paths are listed in /openapi.json and shown at /docs" if error.status_code == 404 else error.detail
-    return problem_response(row, detail, request.url.path, headers=dict(error.headers or {}))
+    headers = dict(error.headers or {})
+    detail = error.detail
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        detail = "the paths are listed in /openapi.json and shown at /docs"
+    elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED and (allowed := headers.get("Allow")):
+        detail = f"{request.method} is not possible on this path: use {allowed}"
+    return problem_response(row, detail, request.url.path, headers=headers)
 
 
 async def on_client_left(request: Request, error: Exception) -> Response:
