@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from slipway.ops.audit.check import INVARIANTS
+from slipway.watcher.reconcile import Reconciler
 from tests.simulation.bugs import BUGS, Bug, table
 from tests.simulation.bugs.hunt import SEED, hunt, is_found_again, kept
 from tests.simulation.run import run
@@ -57,6 +59,20 @@ def test_a_bug_is_detected_by_broken_invariants() -> None:
     """The invariants of a bug are all in the register: a run that failed for some other reason is not enough."""
     known = {invariant.id for invariant in INVARIANTS}
     assert [bug.name for bug in BUGS if not known.issuperset(bug.told_by)] == []
+
+
+def test_a_seeded_bug_that_fails_by_itself_is_not_found() -> None:
+    """A bug whose code uses a name that is gone breaks something else than it says, so its hunt fails."""
+
+    async def outdated(self: Any, uid: str) -> None:
+        await self._gone(uid)
+
+    def install(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(Reconciler, "reconcile", outdated)
+
+    bug = Bug(name="outdated", breaks="nothing", install=install, hunts=(("launch-1", ""),), told_by=("I18",))
+    with pytest.raises(AssertionError, match="failed by itself.*_gone"):
+        hunt(bug)
 
 
 def test_the_table_in_the_docs_is_that_of_the_finds() -> None:

@@ -31,7 +31,7 @@ SETUP = Setup(nodes=4, cpus=64, replicas={"api": 1}, watcher={"retention_count_m
 REST_S = 20.0
 """Seconds after which deferred work has been done."""
 BOUNDED = {
-    "Books._done": KNOWN_MAX,
+    "UsageAccounts._done": KNOWN_MAX,
     "CreatedObjects._uids": BUNDLES_MAX,
     "Lookup._homes": HOMES_MAX,
     "AttemptRemover._asked": ASKED_MAX,

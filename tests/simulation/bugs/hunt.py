@@ -3,8 +3,13 @@
 Owns the order of the points and the stored finds. Must not know the bugs.
 """
 
-from collections.abc import Iterator
+import functools
+import inspect
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -17,6 +22,7 @@ SEED = 1
 LEAST = "I18"
 KEPT = Path(__file__).with_name("found.json")
 """Where each bug was found last: this point is tried first, and shown in the documentation."""
+_SLIPS = (AttributeError, NameError, TypeError)
 _NO_CONFLICT = ("create", "bind")
 """Verbs that the API server does not answer with a conflict."""
 
@@ -39,12 +45,61 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
         return f"--scenario {self.scenario} --seed {SEED}{replicas}{fault}"
 
 
+@contextmanager
+def seeded(bug: Bug) -> Iterator[None]:
+    """Install the bug.
+
+    Raises:
+        AssertionError: the code of the bug failed by itself, for example because it uses a name that is gone. What it
+            breaks then says nothing about the checker.
+    """
+    slips: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        bug.install(cast("pytest.MonkeyPatch", _WatchedPatch(patch, slips)))
+        yield
+    assert not slips, f"the seeded bug {bug.name!r} failed by itself: {slips[0]}"
+
+
+class _WatchedPatch:
+    """A MonkeyPatch that records when a function that it installs has a programming error."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, slips: list[str]) -> None:
+        self._patch, self._slips = patch, slips
+
+    def setattr(self, target: Any, name: str, value: Any) -> None:
+        """Install `value`; a function is watched."""
+        self._patch.setattr(target, name, self._watched(value) if inspect.isfunction(value) else value)
+
+    def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        async def wait(*args: Any, **named: Any) -> Any:
+            try:
+                return await function(*args, **named)
+            except _SLIPS as error:
+                self._note(error, function)
+                raise
+
+        @functools.wraps(function)
+        def call(*args: Any, **named: Any) -> Any:
+            try:
+                return function(*args, **named)
+            except _SLIPS as error:
+                self._note(error, function)
+                raise
+
+        return wait if inspect.iscoroutinefunction(function) else call
+
+    def _note(self, error: Exception, function: Callable[..., Any]) -> None:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        if where.filename == function.__code__.co_filename:
+            self._slips.append(f"{error!r} in line {where.lineno} of {Path(where.filename).name}")
+
+
 def hunt(bug: Bug) -> tuple[Found | None, list[str]]:
     """Return the first find, and the other violations until then. The bug is installed during the hunt."""
     others: list[str] = []
     points = 0
-    with pytest.MonkeyPatch.context() as patch:
-        bug.install(patch)
+    with seeded(bug):
         for scenario, pattern in bug.hunts:
             for fault, outcome in _played(scenario, pattern, bug.replicas):
                 points += 1
@@ -66,8 +121,7 @@ def hunt(bug: Bug) -> tuple[Found | None, list[str]]:
 def is_found_again(bug: Bug, found: Found) -> bool:
     """Whether the same invariant still reports the bug at the point of an earlier find."""
     faults = (Fault.parse(found.fault),) if found.fault else ()
-    with pytest.MonkeyPatch.context() as patch:
-        bug.install(patch)
+    with seeded(bug):
         return told_by(bug, run(found.scenario, SEED, faults, replicas=found.replicas)) == found.invariant
 
 

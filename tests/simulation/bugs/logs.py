@@ -109,7 +109,7 @@ def _a_refusal_is_no_matter(patch: pytest.MonkeyPatch) -> None:
     """A pack that the store refuses is treated as stored."""
 
     async def append(self: Any, pack: LogPack) -> bool:
-        await self._persist(lambda: self._writer.write(pack))
+        await self._retry(lambda: self._writer.write(pack))
         self._stored = pack.position
         return True
 

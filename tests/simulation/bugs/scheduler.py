@@ -44,7 +44,7 @@ def _a_broken_feed_is_joined_again(patch: pytest.MonkeyPatch) -> None:
         while True:
             batch = await self._reader.read(timeout_s=1.0)
             if isinstance(batch, FeedBatch):
-                if self._take(batch.deltas):
+                if self._apply(batch.deltas):
                     self._changed.set()
                 continue
             await self._clock.sleep(0.2)
@@ -83,7 +83,7 @@ def _fired_once(patch: pytest.MonkeyPatch) -> None:
 
     async def once(self: Any, item: Any) -> bool:
         fired = await fire(self, item)
-        self._deadlines.again(item.allocation, float("inf"))
+        self._deadlines.retry(item.allocation, float("inf"))
         return fired
 
     patch.setattr(Cycle, "_fire", once)

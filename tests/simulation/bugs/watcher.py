@@ -41,7 +41,7 @@ _GOOD = RankExit(state=RankState.SUCCEEDED, reason=Reason.COMPLETED, code=0)
 
 def _next_attempt_on_a_cached_view(patch: pytest.MonkeyPatch) -> None:
     async def cached(self: Any, allocation: Allocation) -> list[Pod]:
-        return self._world.pods_of(allocation.metadata.uid)
+        return self._informers.pods_of(allocation.metadata.uid)
 
     patch.setattr(ConsistentReads, "pods_of", cached)
 
@@ -66,7 +66,7 @@ def _nodes_unseen_are_gone(patch: pytest.MonkeyPatch) -> None:
 
     async def cached(self: Any, pods: Iterable[Pod]) -> frozenset[str]:
         names = {pod.spec.node_name for pod in pods if pod.spec.node_name}
-        return frozenset(name for name in names if self._world.nodes.get(name) is None)
+        return frozenset(name for name in names if self._informers.nodes.get(name) is None)
 
     patch.setattr(ConsistentReads, "nodes_gone", cached)
 
@@ -250,7 +250,7 @@ def _a_sweep_on_a_cached_view(patch: pytest.MonkeyPatch) -> None:
     """The sweep trusts the owners in its cache."""
 
     async def cached(self: Any, suspects: Any) -> dict[str, Allocation]:
-        return {item.metadata.uid: item for item in self._world.allocations.items()}
+        return {item.metadata.uid: item for item in self._informers.allocations.items()}
 
     patch.setattr(Sweeper, "_owners_of", cached)
 
@@ -261,7 +261,7 @@ def _a_start_marks_pods(patch: pytest.MonkeyPatch) -> None:
 
     async def marking(self: Any, uid: str) -> None:
         marked: set[str] = self.__dict__.setdefault("_marked", set())
-        for pod in self._world.pods_of(uid):
+        for pod in self._informers.pods_of(uid):
             meta = pod.metadata
             if meta.uid not in marked:
                 marked.add(meta.uid)
