@@ -71,7 +71,7 @@ def test_a_seeded_bug_that_fails_by_itself_is_not_found() -> None:
         patch.setattr(Reconciler, "reconcile", outdated)
 
     bug = Bug(name="outdated", breaks="nothing", install=install, hunts=(("launch-1", ""),), told_by=("I18",))
-    with pytest.raises(AssertionError, match="failed by itself.*_gone"):
+    with pytest.raises(AssertionError, match=r"failed by itself.*_gone"):
         hunt(bug)
 
 

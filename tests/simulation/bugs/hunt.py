@@ -6,7 +6,7 @@ Owns the order of the points and the stored finds. Must not know the bugs.
 import functools
 import inspect
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -46,7 +46,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @contextmanager
-def seeded(bug: Bug) -> Iterator[None]:
+def seeded(bug: Bug) -> Generator[None]:
     """Install the bug.
 
     Raises:
