@@ -19,7 +19,6 @@ from slipway.scheduler.plan.placement.topology import REQUIRED, common_key
 from slipway.scheduler.plan.queueing.admission_checks import closed_gate
 from slipway.scheduler.plan.queueing.queue_cursor import STRICT, GroupCursor, QueueCursor
 from slipway.scheduler.plan.reservation import Reservations
-from slipway.scheduler.plan.state.members import Member
 from slipway.scheduler.plan.state.pending import PendingGroup
 from slipway.scheduler.plan.state.plan_cache import PlanCache
 from slipway.scheduler.plan.state.plan_types import Explanation, Remedy
@@ -49,7 +48,6 @@ class RemedyOffers:
         self._windows = standing.windows
         self._reservations = reservations
         self._kinds_of: dict[str, list[tuple[_RivalKey, AllocationFact]]] = {}
-        self._begins: dict[int, Sequence[Member]] = {}
         self._snapshot = snapshot
         self._standing = standing
         self._cursors = cursors
@@ -163,7 +161,7 @@ class RemedyOffers:
                     found.setdefault(kind, other)
                 continue
             for group_cursor in cursor.group_cursors:
-                for key, other in self._begin(group_cursor):
+                for key, other in group_cursor.first(2):
                     if other.uid != fact.uid and cursor.current_key(key, other.user) < mine:
                         for kind, each in self._changeable(cursor, group_cursor, other):
                             found.setdefault(kind, each)
@@ -175,17 +173,10 @@ class RemedyOffers:
         if known is None:
             found: dict[_RivalKey, AllocationFact] = {}
             for group_cursor in cursor.group_cursors:
-                for _, other in self._begin(group_cursor):
+                for _, other in group_cursor.first(2):
                     for kind, each in self._changeable(cursor, group_cursor, other):
                         found.setdefault(kind, each)
             known = self._kinds_of[name] = list(found.items())
-        return known
-
-    def _begin(self, group_cursor: GroupCursor) -> Sequence[Member]:
-        """Return the first two waiting members of a group; looked up once a tick."""
-        known = self._begins.get(id(group_cursor))
-        if known is None:
-            known = self._begins[id(group_cursor)] = group_cursor.first(2)
         return known
 
     def _changeable(

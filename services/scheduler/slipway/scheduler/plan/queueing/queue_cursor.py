@@ -116,6 +116,8 @@ class UserTurnsCursor(GroupCursor):
         self._is_by_level = blocks[0][0][0][:2] == blocks[-1][-1][0][:2]
         """whether the level of a user decides between members of two users; false when some members have aged"""
         self._waiting: tuple[int, Members] | None = None
+        self._first: tuple[tuple[int, int, int], Sequence[Member]] | None = None
+        """(the last call of `first`, what it returned)"""
 
     def next_key(self, settled: frozenset[str]) -> LineKey | None:
         """Move to the next member that is not settled; return its current key, or None when there is none."""
@@ -155,7 +157,13 @@ class UserTurnsCursor(GroupCursor):
         return Members((left,) if left else ())
 
     def first(self, most: int) -> Sequence[Member]:
-        """Return the first `most` members that wait, in the order of the queue."""
+        """Return the first `most` members that wait, in the order of the queue; equal calls find them once."""
+        call = (most, self.processed, self._turns.charges)
+        if self._first is None or self._first[0] != call:
+            self._first = (call, self._find_first(most))
+        return self._first[1]
+
+    def _find_first(self, most: int) -> Sequence[Member]:
         found: list[tuple[LineKey, Member]] = []
         last: int | None = None
         for level, user in self._by_level():

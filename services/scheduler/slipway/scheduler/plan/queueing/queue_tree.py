@@ -155,14 +155,14 @@ class QueueTree:
 
     def take(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> None:
         """Record use in `name` (negative amounts remove it); use of a deleted queue is added to the root."""
-        counts = self._counted(demand)
-        self.given_back += any(amount < 0 for amount in counts.values())
-        self._take(name, counts, preemptible=preemptible)
+        self._take(name, self._counted(demand), preemptible=preemptible)
 
     def _take(self, name: str, demand: Mapping[str, int], *, preemptible: bool) -> None:
         branch = self._branches.get(name, self._root)
         sums = [self._taken.setdefault((name, preemptible), {}), *(above.whole for above in branch.line)]
         for resource, amount in demand.items():
+            if amount < 0:
+                self.given_back += 1
             if resource in self._is_named:
                 _add(branch, resource, amount)
                 if not preemptible:

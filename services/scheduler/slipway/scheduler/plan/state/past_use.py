@@ -69,6 +69,8 @@ class UserTurns(dict[str, int]):
         self._held = dict(past.held.get(queue, {}))
         self.order = sorted((self[user], user) for user in waiting)
         """(level, user) of the users whose work waits, ascending"""
+        self.charges = 0
+        """how often `charge` was called: until it changes, the levels stay the same"""
 
     def __missing__(self, user: str) -> int:
         found = self[user] = level(self._used.get(user, 0), self._held.get(user, 0))
@@ -76,6 +78,7 @@ class UserTurns(dict[str, int]):
 
     def charge(self, user: str, gpu_units: int) -> None:
         """Record that work of `user` with `gpu_units` GPUs starts."""
+        self.charges += 1
         before = (self[user], user)
         self._held[user] = self._held.get(user, 0) + gpu_units
         del self[user]
