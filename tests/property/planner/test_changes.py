@@ -60,7 +60,10 @@ def test_the_change_admits_beside_reservations(instance: Instance) -> None:
 @given(with_run_limits())
 @SETTINGS
 def test_no_smaller_change_admits_the_allocation(instance: Instance) -> None:
-    """A change for a single rank cannot be cut by one unit of anything, nor by one of its parts."""
+    """A change for a single rank cannot be cut by one unit of anything, nor by one of its parts.
+
+    An admission that evicts or moves other work is no counterexample, because a change counts on no eviction.
+    """
     decided = planned(instance.snapshot(), NOW)
     allocations = admitted(instance.allocations, decided)
     ranks = {fact.key: fact.rank_count for fact in instance.allocations}
@@ -69,7 +72,8 @@ def test_no_smaller_change_admits_the_allocation(instance: Instance) -> None:
             continue
         for less in smaller(why.change):
             changed = apply_changes(instance, allocations, key, less)
-            assert key not in {admit.allocation for admit in planned(changed.snapshot(), NOW).admits}, (why, less)
+            admits = planned(changed.snapshot(), NOW).admits
+            assert key not in {admit.allocation for admit in admits if not admit.victims}, (why, less)
 
 
 def smaller(changes: tuple[Remedy, ...]) -> list[tuple[Remedy, ...]]:
