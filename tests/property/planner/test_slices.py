@@ -50,8 +50,8 @@ def asks(fact: AllocationFact) -> list[tuple[str, int]]:
 
 @given(pools(), backlogs(), st.integers(0, 4))
 def test_a_limit_of_gpus_holds_for_slices(nodes: list[NodeFact], work: list[AllocationFact], limit: int) -> None:
-    """Started allocations are within the limit, exactly; one that waits for quota would have exceeded it, or all GPUs of
-    the pool."""
+    """Started allocations are within the limit, exactly; one that waits for quota would have exceeded it, or all
+    GPUs of the pool."""
     queue = QueueFact(name="lab", limit=Resources({GPU: limit}))
     decided = planned(a_snapshot(nodes, work, queues=[queue]))
     started = {admit.uid for admit in decided.admits}
