@@ -44,7 +44,7 @@ class GroupCursor:
     def __init__(self, group: PendingGroup) -> None:
         self.group = group
         self.why: Explanation | None = None
-        self.processed = 0
+        self.processed: int = 0
         """number of members that are processed"""
         self.member: Member = group.members.blocks[0][0]
         """the next member, if one waits"""
