@@ -334,5 +334,5 @@ def test_running_work_survives_an_uninstall_and_is_adopted_by_the_next_install(r
     wait_until(lambda: not release_cluster.live(), "the end is recorded", timeout_s=60)
     release_cluster.check_ended("outlives", id_)
     release_cluster.operator.delete(f"{ALLOCATIONS}/outlives")
-    wait_until(lambda: release_cluster.operator.find(f"{ALLOCATIONS}/outlives") is None, "it is let go")
+    wait_until(lambda: release_cluster.operator.find(f"{ALLOCATIONS}/outlives") is None, "the removal of its finalizer")
     chart.uninstall(release_cluster.kubeconfig)

@@ -21,7 +21,7 @@ def test_each_step_is_told_once_and_what_comes_again_is_counted(system: System) 
     continues them."""
     id_ = system.launch(a_body("training", 1, {"runsS": 0.1, "exit": 1}, maxRestarts=2))
     system.ended(id_, "Failed", timeout_s=90)
-    wait_until(lambda: "Failed" in events_of(system, id_), "the end is told", timeout_s=60)
+    wait_until(lambda: "Failed" in events_of(system, id_), "the event of the end", timeout_s=60)
     before = events_of(system, id_)
     assert {"Queued", "Admitted", "Running", "Requeued", "Failed"} <= set(before)
     assert {len(each) for each in before.values()} == {1}
@@ -31,5 +31,5 @@ def test_each_step_is_told_once_and_what_comes_again_is_counted(system: System) 
     system.installation.await_ready()
     other = system.launch(a_body(script={"runsS": 0.1}))
     system.ended(other, "Succeeded", timeout_s=60)
-    wait_until(lambda: "Succeeded" in events_of(system, other), "the next story is told", timeout_s=60)
+    wait_until(lambda: "Succeeded" in events_of(system, other), "the events of the next allocation", timeout_s=60)
     assert {reason: len(each) for reason, each in events_of(system, id_).items()} == {reason: 1 for reason in before}

@@ -182,7 +182,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         name="a pod goes with its log unread",
-        breaks="whoever gives up a pod's finalizer has read its log",
+        breaks="a pod's finalizer is removed only after its log was read",
         install=_given_up_unread,
         hunts=(("launch-4", ""), ("launch-4", CRASH)),
         told_by=("I27",),

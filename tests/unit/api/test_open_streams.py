@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from slipway.api.http_errors import TooManyStreamsError, TooManyStreamsOfOneError
-from slipway.api.open_streams import NOBODY, RANK_POLLS_MAX, OpenStreams, StreamHolder
+from slipway.api.open_streams import NO_HOLDER, RANK_POLLS_MAX, OpenStreams, StreamHolder
 from slipway.api.settings import Settings
 from slipway.api.sse import SSE_TYPE
 from tests.support.access import Teams, teams_world
@@ -84,7 +84,7 @@ def test_a_full_process_says_so_to_everybody() -> None:
     """The error is another one, because no single user caused it."""
     streams = OpenStreams(1, per_user=5, per_workspace=5)
     with streams.held("events"), pytest.raises(TooManyStreamsError, match="SLIPWAY_STREAMS_MAX") as refused:
-        streams.check(NOBODY)
+        streams.check(NO_HOLDER)
     assert not isinstance(refused.value, TooManyStreamsOfOneError)
 
 

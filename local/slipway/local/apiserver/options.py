@@ -5,7 +5,7 @@ Owns their parsing from JSON. Invariant: an option that cannot be parsed is refu
 
 import msgspec
 
-from slipway.local.apiserver.fields.ownership import NOBODY, Ownership
+from slipway.local.apiserver.fields.ownership import UNOWNED, Ownership
 from slipway.local.apiserver.objects import Json, mapping
 from slipway.local.apiserver.status import bad_request, invalid_options, unsupported
 
@@ -25,7 +25,7 @@ class WriteOptions(msgspec.Struct):
     writer: str = ""
     force: bool = False
     warnings: list[str] = []
-    ownership: Ownership = NOBODY
+    ownership: Ownership = UNOWNED
     duplicates: list[str] = []
     order: dict[str, int] = {}
     dropped: list[str] = []

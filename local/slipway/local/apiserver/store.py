@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from slipway.local.apiserver.fields.ownership import NOBODY, Ownership
+from slipway.local.apiserver.fields.ownership import UNOWNED, Ownership
 from slipway.local.apiserver.objects import Json, name_of, namespace_of, owners_of
 
 ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
@@ -25,7 +25,7 @@ class ObjectVersion(msgspec.Struct):
 
     obj: Json
     version: int
-    ownership: Ownership = NOBODY
+    ownership: Ownership = UNOWNED
     encoded: bytes = b""
     shown: bytes = b""
     is_first: bool = False
@@ -164,7 +164,7 @@ class ApiStore:
         key = (namespace_of(obj), name_of(obj))
         previous = store.records.get(key)
         if ownership is None:
-            ownership = previous.ownership if previous is not None else NOBODY
+            ownership = previous.ownership if previous is not None else UNOWNED
         change = Commit(
             version, type, resource, key, ObjectVersion(obj, version, ownership, is_first=type == "ADDED"), previous
         )

@@ -14,7 +14,7 @@ import msgspec
 from slipway.local.apiserver import decoding, deletion, limitranges, meta, patch, podadmission, quota, services, status
 from slipway.local.apiserver.decoding import UndecodableError
 from slipway.local.apiserver.fields import applying, ownership
-from slipway.local.apiserver.fields.ownership import APPLY, NOBODY, UPDATE, Author, FieldScope, Ownership
+from slipway.local.apiserver.fields.ownership import APPLY, UNOWNED, UPDATE, Author, FieldScope, Ownership
 from slipway.local.apiserver.fields.scopes import Scopes
 from slipway.local.apiserver.objects import Json, clone, format_time, is_deleting, is_map, metadata
 from slipway.local.apiserver.options import WriteOptions
@@ -95,7 +95,7 @@ class StoreWriter:
             meta_["resourceVersion"] = version
         if self._store.find(kind.resource, meta_.get("namespace", ""), meta_["name"]) is not None:
             raise status.already_exists(kind.resource, meta_["name"])
-        options.ownership = claims or NOBODY.noted(scope, scope.empty, sent, _author(kind, options), self._now_text())
+        options.ownership = claims or UNOWNED.noted(scope, scope.empty, sent, _author(kind, options), self._now_text())
         if not options.dry_run:
             self._store.commit(kind.resource, "ADDED", kind.kept(new), options.ownership)
         return new
@@ -306,6 +306,6 @@ def _given(entries: Any, current: Ownership) -> Ownership:
     An empty list, or one empty entry, removes all claims. Entries that cannot be read change nothing.
     """
     if entries in ([], [{}]):
-        return NOBODY
+        return UNOWNED
     told = ownership.read(entries if isinstance(entries, list) else ())  # pyright: ignore[reportUnknownArgumentType]
     return told if told.claims else current

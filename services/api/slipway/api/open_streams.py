@@ -43,12 +43,12 @@ class StreamHolder(msgspec.Struct, frozen=True, kw_only=True):
     is_rank: bool = False
 
 
-NOBODY = StreamHolder()
+NO_HOLDER = StreamHolder()
 
 
 def holder_of(connection: HTTPConnection) -> StreamHolder:
     """Return the user and the workspace that a stream for this request counts for."""
-    found: StreamHolder = connection.scope.get(HOLDER_KEY, NOBODY)
+    found: StreamHolder = connection.scope.get(HOLDER_KEY, NO_HOLDER)
     return found
 
 
@@ -69,7 +69,7 @@ class OpenStreams:
         """Number of open streams, without the long polls of ranks."""
         return self._open
 
-    def check(self, holder: StreamHolder = NOBODY) -> None:
+    def check(self, holder: StreamHolder = NO_HOLDER) -> None:
         """Raises TooManyStreamsError when a limit allows no further stream; the message names the limit."""
         if holder.user and self._users[holder.user] >= self._per_user:
             raise TooManyStreamsOfOneError(
@@ -91,7 +91,7 @@ class OpenStreams:
             )
 
     @contextlib.contextmanager
-    def held(self, kind: str, holder: StreamHolder = NOBODY) -> Generator[None]:
+    def held(self, kind: str, holder: StreamHolder = NO_HOLDER) -> Generator[None]:
         """Count a stream while the context is open. Raises TooManyStreamsError at a limit."""
         self.check(holder)
         counts = [(self._users, holder.user), (self._workspaces, holder.workspace)]

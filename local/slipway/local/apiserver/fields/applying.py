@@ -59,7 +59,7 @@ def apply(
     """Apply a document. Raises: StatusError 409 with a cause per field of another manager; 500 for duplicate items."""
     request = ApplyRequest(writer=writer, time=time, force=force)
     live = None if record is None else record.obj
-    claims = ownership.NOBODY if record is None else record.ownership
+    claims = ownership.UNOWNED if record is None else record.ownership
     try:
         try:
             result = ownership.applied(scope, live, document, claims, request)

@@ -31,9 +31,9 @@ _SERVERS = frozenset(
     }
 )  # fmt: skip
 _NAMES = frozenset({"apiVersion", "kind"})
-NOBODYS = IgnoredFields(_NAMES, _SERVERS)
+UNOWNED_FIELDS = IgnoredFields(_NAMES, _SERVERS)
 """The fields that no writer owns: they name or describe the object."""
-_NOBODYS_SET = FieldSet(
+_UNOWNED_SET = FieldSet(
     {"f:apiVersion", "f:kind", "f:metadata"}, {"f:metadata": FieldSet({paths.field(name) for name in _SERVERS})}
 )
 
@@ -167,7 +167,7 @@ class Ownership:
         return {**obj, "metadata": {**obj["metadata"], "managedFields": self.to_json()}}
 
 
-NOBODY = Ownership()
+UNOWNED = Ownership()
 
 
 def read(entries: Iterable[Any]) -> Ownership:
@@ -201,7 +201,7 @@ def applied(
         first = Author(name=FIRST_APPLY, api_version=scope.api_version)
         claims = dict(_updated({}, _Write(scope, scope.empty, live, first, request.time)))
     last = claims.get(writer.key)
-    ignored = scope.ignored.get(writer.subresource, NOBODYS)
+    ignored = scope.ignored.get(writer.subresource, UNOWNED_FIELDS)
     wanted = _without(merging.fields_of(scope.shape, document), ignored)
     claims[writer.key] = FieldOwner(writer, request.time, wanted)
     merged: Json = merging.merge(scope.shape, before, document)
@@ -212,7 +212,7 @@ def applied(
     difference = merging.compare(scope.shape, before, merged, ignored=ignored)
     after = _taken(claims, writer, difference, force=request.force)
     mine = after.pop(writer.key, claims[writer.key])
-    left = mine.fields.difference(_NOBODYS_SET)
+    left = mine.fields.difference(_UNOWNED_SET)
     if left:
         after[writer.key] = FieldOwner(writer, mine.time, left)
     return ApplyResult(merged, Ownership(after))
@@ -222,7 +222,7 @@ def _updated(claims: Claims, write: _Write) -> Claims:
     if not claims and write.before is not write.scope.empty:
         return claims
     writer = write.writer
-    ignored = write.scope.ignored.get(writer.subresource, NOBODYS)
+    ignored = write.scope.ignored.get(writer.subresource, UNOWNED_FIELDS)
     difference = merging.compare(write.scope.shape, write.before, write.after, ignored=ignored)
     changed = difference.changed
     changed.members.discard("f:metadata")

@@ -6,12 +6,12 @@ scope.
 
 from slipway.local.apiserver.custom import CustomStrategy
 from slipway.local.apiserver.fields.merging import IgnoredFields
-from slipway.local.apiserver.fields.ownership import NOBODYS, FieldScope
+from slipway.local.apiserver.fields.ownership import UNOWNED_FIELDS, FieldScope
 from slipway.local.apiserver.fields.shapes import ANY, Shape, builtin_shapes, of_schema
 from slipway.local.apiserver.objects import Json
 from slipway.local.apiserver.registry import ResourceKind
 
-_NAMES, _SERVERS = NOBODYS.fields, NOBODYS.of_metadata
+_NAMES, _SERVERS = UNOWNED_FIELDS.fields, UNOWNED_FIELDS.of_metadata
 _STATUS = IgnoredFields(_NAMES | {"status"}, _SERVERS)
 _SPEC = IgnoredFields(_NAMES | {"spec"}, _SERVERS)
 _CUSTOM_STATUS = IgnoredFields(_NAMES | {"spec", "metadata"}, _SERVERS)

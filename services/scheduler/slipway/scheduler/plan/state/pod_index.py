@@ -56,7 +56,7 @@ def sorted_labels(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(labels.items()))
 
 
-NOBODY = PodClass()
+NO_CLASS = PodClass()
 
 
 def pod_class_of_role(role: RoleFact, owner: AllocationFact | None = None) -> PodClass:

@@ -15,7 +15,7 @@ from slipway.model.resources import GPU, GPU_MILLI, Resources
 from slipway.scheduler.plan.state.affinity_terms import Namespaces
 from slipway.scheduler.plan.state.devices import Deltas, Devices
 from slipway.scheduler.plan.state.nodes import At, Bools, Ints, NodeTable
-from slipway.scheduler.plan.state.pod_index import NOBODY, PodClass, PodIndex
+from slipway.scheduler.plan.state.pod_index import NO_CLASS, PodClass, PodIndex
 from slipway.scheduler.plan.state.rank_request import SCORED_DEFAULTS, RankRequest
 from slipway.scheduler.plan.state.sampling import SampleCursor
 from slipway.scheduler.plan.state.workload_mix import WorkloadMix
@@ -31,7 +31,7 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
     requests: Resources
     """including one pod slot"""
     ports: tuple[int, ...] = ()
-    pod_class: PodClass = NOBODY
+    pod_class: PodClass = NO_CLASS
     """the pod's class for affinity and spreading"""
     scored: Resources = Resources()
     """cpu and memory for scores, where these differ from the requests"""
