@@ -22,7 +22,7 @@ from tests.support.wait import wait_until
 
 Json = dict[str, Any]
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 START_S = 30.0
 CALL_S = 30.0
 WAIT_S = 30.0
@@ -36,6 +36,7 @@ _FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--disable-features=SpareRendererForSitePerProcess",
     "--no-first-run",
     "--no-default-browser-check",
     "--no-proxy-server",
@@ -214,7 +215,7 @@ def running_browser(program: str) -> Generator[Browser]:
                 return lines if len(lines) == 2 else []
 
             port, path = wait_until(where, "the browser to listen", timeout_s=START_S)
-            with connect(f"ws://127.0.0.1:{port}{path}", max_size=None, proxy=None) as socket:
+            with connect(f"ws://127.0.0.1:{port}{path}", max_size=None, proxy=None, compression=None) as socket:
                 yield Browser(socket)
         finally:
             process.terminate()

@@ -21,7 +21,7 @@ PICTURES = "SLIPWAY_PICTURES"
 @pytest.fixture(scope="session")
 def browser() -> Generator[Browser]:
     try:
-        program = find() or ensure_debian("chromium")
+        program = find() or ensure_debian("chromium-headless-shell")
     except MissingProgramError as error:
         pytest.skip(f"no browser: {error}")
     with running_browser(program) as running:

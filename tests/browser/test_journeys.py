@@ -66,7 +66,7 @@ class BrowserUser:
 @pytest.fixture(scope="module")
 def chromium() -> Generator[Browser]:
     try:
-        program = find() or ensure_debian("chromium")
+        program = find() or ensure_debian("chromium-headless-shell")
     except MissingProgramError as error:
         pytest.skip(f"no browser: {error}")
     with sync_playwright() as playwright:

@@ -29,10 +29,11 @@ while not (folder / "end").exists():
 """
 
 
-def value_secrets(stack: RunningStack) -> list[Json]:
-    """The Secrets with secret values of launches."""
+def value_secrets(stack: RunningStack, owner: str) -> list[Json]:
+    """The Secrets with secret values of the allocation with this name."""
     items: list[Json] = stack.kubernetes("GET", "/api/v1/secrets")["items"]
-    return [each for each in items if each["metadata"]["name"].startswith("slipway-values-")]
+    values = [each for each in items if each["metadata"]["name"].startswith("slipway-values-")]
+    return [each for each in values if owner in {of["name"] for of in each["metadata"]["ownerReferences"]}]
 
 
 def assert_nowhere(stack: RunningStack, id_: str, folder: Path) -> None:
@@ -59,21 +60,21 @@ def test_a_secret_value_reaches_each_attempt_and_nothing_else(stack: RunningStac
     }
     id_ = stack.launch(body)
     wait_until(lambda: len(list(marks.glob("attempt-1-*"))) == 2, "both ranks run")
-    [secret] = value_secrets(stack)
+    [secret] = value_secrets(stack, body["name"])
     allocation = stack.kubernetes("GET", f"{ALLOCATION}/{body['name']}")
     assert secret["metadata"]["ownerReferences"][0]["uid"] == allocation["metadata"]["uid"]
     assert_nowhere(stack, id_, tmp_path)
     paused = stack.command("pause", id_)
     assert paused.code == 0, paused.err
     wait_until(lambda: stack.view(id_)["phase"] == "Pending", "it was preempted")
-    assert len(value_secrets(stack)) == 1
+    assert len(value_secrets(stack, body["name"])) == 1
     resumed = stack.command("resume", id_)
     assert resumed.code == 0, resumed.err
     wait_until(lambda: len(list(marks.glob("attempt-2-*"))) == 2, "both ranks run again", timeout_s=90)
     assert {each.read_text() for each in marks.glob("attempt-*")} == {CANARY}
     (marks / "end").touch()
     stack.wait_for(id_, "Terminated")
-    wait_until(lambda: not value_secrets(stack), "its Secret is gone")
+    wait_until(lambda: not value_secrets(stack, body["name"]), "its Secret is gone")
     assert_nowhere(stack, id_, tmp_path)
     refused = stack.command("rerun", id_)
     assert "add --secret THE_TOKEN" in refused.err

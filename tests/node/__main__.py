@@ -53,7 +53,7 @@ def main() -> int:
             # Inside there is no network to install it from; where it is missing, its test reports it.
             with contextlib.suppress(MissingProgramError):
                 if not find_browser():
-                    ensure_debian("chromium")
+                    ensure_debian("chromium-headless-shell")
     except InstallError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1

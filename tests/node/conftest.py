@@ -263,7 +263,7 @@ def cluster() -> Generator[NodeCluster]:
 def page() -> Generator[Page]:
     """A tab of a browser; the test is skipped when there is none and none can be installed."""
     try:
-        program = find() or ensure_debian("chromium")
+        program = find() or ensure_debian("chromium-headless-shell")
     except MissingProgramError as error:
         pytest.skip(f"no browser: {error}")
     with running_browser(program) as browser, browser.page() as fresh:

@@ -22,7 +22,7 @@ MODULE = Path(__file__).parent.parent / "kubernetes"
 ETCD = Path(__file__).parent.parent / "etcd"
 BUILT = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 DEBIAN = {
-    "chromium": "chromium",
+    "chromium-headless-shell": "chromium-headless-shell",
     "faketime": "faketime",
     "busybox": "busybox-static",
     "iptables": "iptables",
