@@ -36,6 +36,8 @@ def _pod_of(entry: Path, marks: tuple[bytes, ...]) -> str | None:
         environment = (entry / "environ").read_bytes()
     except OSError:  # a process of another account, or one that has ended
         return None
+    if not any(mark in environment for mark in marks):  # nearly always; much faster than the list of variables
+        return None
     for item in environment.split(b"\0"):
         for mark in marks:
             if item.startswith(mark):
