@@ -22,9 +22,8 @@ import msgspec
 
 from bench.opening import session_into
 from slipway.kube import client
-from slipway.local.access import make_token
+from slipway.local.access import issue_certificate, make_token
 from slipway.local.bootstrap import create_initial_objects
-from slipway.local.certificate import issue
 from slipway.local.layout import Layout
 from slipway.local.process import Child
 from slipway.runtime import private_files
@@ -226,7 +225,7 @@ class BareCluster:
             with socket.socket() as probe:
                 probe.bind(("127.0.0.1", 0))
                 listen = f"127.0.0.1:{probe.getsockname()[1]}"
-            url, token, issued = f"https://{listen}", make_token(layout, clock.now()), issue(clock.now())
+            url, token, issued = f"https://{listen}", make_token(layout, clock.now()), issue_certificate(clock.now())
             private_files.write(layout.certificate, issued.server)
             layout.write_kubeconfig(url, token=token, authority=issued.authority)
             argv = [sys.executable, "-m", "slipway.local.apiserver", "--listen", listen, "--data", str(layout.cluster)]

@@ -22,7 +22,7 @@ import msgspec
 
 from bench.conservative import conservative
 from bench.runner import Row, machine_line, percentile, row, table, write
-from slipway.scheduler.simulate.metrics import SLOWDOWN_BOUND_S, jain, metrics
+from slipway.scheduler.simulate.answer import SLOWDOWN_BOUND_S, jain, metrics
 from slipway.scheduler.simulate.run import simulate
 from slipway.scheduler.simulate.scenario import whole
 

@@ -79,7 +79,7 @@ TESTED = [title for title, edits in ADDITIONS.items() if edits[-1].path.startswi
 SERVED = "tests/unit/api/test_about_is_served.py"
 SERVED_TEST = '''"""The new page, as the API serves it."""
 
-from slipway.api import assets
+from slipway.api.web import assets
 from tests.support.api_world import ApiWorld
 
 

@@ -34,7 +34,7 @@ POSITIONAL_PINNED = {
     "shared/slipway/crd/resolve.py:_template": 6,
     "shared/slipway/kube/rest.py:_send": 6,
     "local/slipway/local/apiserver/answers.py:written": 6,
-    "local/slipway/local/apiserver/validation.py:_count": 6,
+    "local/slipway/local/apiserver/structural.py:_count": 6,
 }
 EMPTY_NAMES = re.compile(r"(?:^|_)(?:utils?|helpers?|common|misc|managers?|handlers?|processors?|infos?)(?:_|$)")
 SAME_IN_EACH_PART = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from slipway.api.routes import allocations
+from slipway.api.allocations import allocation_routes
 from slipway.cli.main import VERBS
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Event, Phase
@@ -45,7 +45,7 @@ def test_every_phase_has_its_row() -> None:
 
 def test_every_signal_is_a_verb_and_a_route() -> None:
     """Every signal that the page mentions is a verb and a route."""
-    routes = {(row.method, row.path.removeprefix(f"{allocations.ROOT}/")) for row in allocations.ENDPOINTS}
+    routes = {(row.method, row.path.removeprefix(f"{allocation_routes.ROOT}/")) for row in allocation_routes.ENDPOINTS}
     for _, verb, route, _ in rows("Signals"):
         assert words(verb)[0] in VERBS
         assert tuple(words(route)[0].split()) in routes

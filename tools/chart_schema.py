@@ -15,7 +15,7 @@ import msgspec
 
 from slipway.api.settings import Settings as Api
 from slipway.crd.schema import crd_manifests
-from slipway.model.duration import DURATION_PATTERN
+from slipway.model.times import DURATION_PATTERN
 from slipway.podworker.settings import Settings as Podworker
 from slipway.runtime.settings import CommonSettings
 from slipway.scheduler.settings import Settings as Scheduler

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import msgspec
 
-from slipway.api import asyncapi
+from slipway.api.http import documents
 from slipway.runtime.service import version
 from tools.reference import (
     cli,
     invariants,
+    launch_walk,
     lifecycle,
     loops,
     metrics,
@@ -36,6 +37,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "values.md": values.page,
     "resources.md": resources.page,
     "lifecycle.md": lifecycle.page,
+    "launch-walk.md": launch_walk.page,
     "streams.md": streams.page,
     "redis-accounts.md": redis_accounts.page,
     "rest.md": rest.page,
@@ -50,7 +52,7 @@ PAGES: dict[str, Callable[[], str]] = {
 def reference_files() -> dict[str, str]:
     """Return `{file name: text}` of every reference page, and of the AsyncAPI document."""
     pages = {name: HEADER + page().rstrip("\n") + "\n" for name, page in PAGES.items()}
-    document = msgspec.json.format(msgspec.json.encode(asyncapi.document(version())), indent=2)
+    document = msgspec.json.format(msgspec.json.encode(documents.document(version())), indent=2)
     return {**pages, "asyncapi.json": document.decode() + "\n"}
 
 

@@ -7,7 +7,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from slipway.api.access.route_rules import OTHERS
+from slipway.api.auth.route_rules import OTHERS
 from slipway.inside.terminal import PROTOCOL
 from tests.browser.attackers import a_frame, a_socket, foreign_site, open_foreign, outcome
 from tests.browser.chromium import Browser, Page

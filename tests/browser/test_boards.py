@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.api.gpu_days import GpuDayRow, GpuDaysView
-from slipway.api.gpu_use import AllocationGpuUse, GpuUseView, RankGpuUse
+from slipway.api.usage.gpu_days import GpuDayRow, GpuDaysView
+from slipway.api.usage.gpu_use import AllocationGpuUse, GpuUseView, RankGpuUse
 from tests.browser.chromium import Page
 from tests.browser.test_pages import TALK, Visit, command, gpus
 from tests.support.local_stack import RunningStack

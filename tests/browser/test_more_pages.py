@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.api.gpu_use import AllocationGpuUse, GpuUseView
+from slipway.api.usage.gpu_use import AllocationGpuUse, GpuUseView
 from slipway.streams import keys
 from slipway.streams.codec import encode_dead
 from tests.browser.chromium import Page

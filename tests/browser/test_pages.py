@@ -16,7 +16,7 @@ import httpx2
 import pytest
 import yaml
 
-from slipway.api.access.route_rules import PAGES
+from slipway.api.auth.route_rules import PAGES
 from slipway.logarchive.archive import LogArchive
 from slipway.logarchive.objects import open_archive
 from slipway.logarchive.pieces import START, ArchiveRecord

@@ -16,8 +16,8 @@ import msgspec
 import redis
 
 from slipway.ops.audit import check
+from slipway.ops.audit.check import lacking
 from slipway.ops.audit.evidence import AuditEvidence, RestartPeriod, SizeSample, StoredLog
-from slipway.ops.audit.evidence_kinds import lacking
 from slipway.ops.audit.logs import holes_of, judged
 from slipway.runtime.clock import SystemClock
 from tests.chaos import faults, gather_logs, gather_texts, table, upgrade

@@ -43,7 +43,9 @@ EDITS = (
     Edit("shared/slipway/crd/v1alpha1.py", "    phase: Phase = Phase.PENDING\n", _OBSERVED),
     Edit("shared/slipway/crd/pools.py", "from msgspec import Meta\n", "import msgspec\n"),
     Edit("shared/slipway/crd/pools.py", "    epoch: int = 0\n    ", _OBSERVED),
-    Edit("services/api/slipway/api/launch.py", "request_hash=_hash_of(launch_request))\n", f'{ASKED}="slow", '),
+    Edit(
+        "services/api/slipway/api/launch/launcher.py", "request_hash=_hash_of(launch_request))\n", f'{ASKED}="slow", '
+    ),
     Edit("shared/slipway/streams/codec.py", '        "specversion": b"1.0",\n', f'        "{ASKED}": b"slow",\n'),
     Edit("shared/slipway/streams/codec.py", '"key": f"{hint.namespace}', f'"{ASKED}": b"slow", '),
     Edit("shared/slipway/pods/manifest.py", "**annotations, meta.ANNOTATION_SPEC_HASH", f'"{NOTE}": "kept", '),

@@ -10,7 +10,8 @@ mkdir -p "$SLIPWAY_CHECKPOINT_DIR"
 kept="$SLIPWAY_CHECKPOINT_DIR/rank-$SLIPWAY_RANK"
 step=$(cat "$kept" 2>/dev/null || echo 0)
 echo "rank $SLIPWAY_RANK begins at $step"
-echo $((step + 10)) > "$kept"
+echo $((step + 10)) > "$kept.new"
+mv "$kept.new" "$kept"  # a rank that is killed meanwhile leaves the step before
 test "$SLIPWAY_ATTEMPT" -gt "${FAILS:-0}"
 """
 """Continues from its checkpoint, counts ten more steps, and fails in the first attempts."""

@@ -15,45 +15,44 @@ from typing import Any
 import msgspec
 
 from slipway import yaml_reader
-from slipway.api.access import issuer
-from slipway.api.bearer import claims_of
-from slipway.api.change_schemas import ChangeBody
-from slipway.api.decoding import checked, object_of
-from slipway.api.http_errors import MalformedError
-from slipway.api.job_schemas import BatchBody, JobBody
-from slipway.api.networks import parse_networks
-from slipway.api.prometheus import PrometheusError, samples_of
+from slipway.accounting import daily_totals
+from slipway.api.allocations.change_schemas import ChangeBody
+from slipway.api.allocations.sorted_listing import Sorting
+from slipway.api.auth import issuer
+from slipway.api.auth.bearer import claims_of
+from slipway.api.cluster.simulate_routes import SimulateBody
+from slipway.api.http.decoding import checked, object_of
+from slipway.api.http.errors import MalformedError
+from slipway.api.http.networks import parse_networks
 from slipway.api.proxy import headers
-from slipway.api.routes.simulate import SimulateBody
+from slipway.api.queues.job_schemas import BatchBody, JobBody
 from slipway.api.schemas import GatherBody, LaunchBody
-from slipway.api.sorted_listing import Sorting
+from slipway.api.usage.prometheus import PrometheusError, samples_of
 from slipway.api.webhooks.addresses import parse_target
 from slipway.api.webhooks.hook import parse_key
-from slipway.crd import totals
 from slipway.crd.policies import code_range
 from slipway.crd.resolve import resolve
 from slipway.crd.v1alpha1 import ResourcePool
 from slipway.errors import ControlPlaneError, InvalidError
+from slipway.facts.core_objects import FEED_KINDS, decode_fact, encode_fact
 from slipway.inside import fetch
 from slipway.kube import errors, extender_wire
+from slipway.kube.client import server_facts
 from slipway.kube.extender_wire import ExtenderFault
-from slipway.kube.facts import FEED_KINDS, decode_fact, encode_fact
-from slipway.kube.json_depth import cut
 from slipway.kube.resources import ALLOCATIONS, NODES, PODS
-from slipway.kube.server import server_facts
-from slipway.kube.wire import codec_of
-from slipway.local.apiserver import jsonpath, selectors
+from slipway.kube.wire import codec_of, cut_deep_json
+from slipway.local.apiserver import registry, selectors
 from slipway.local.apiserver import wire as envelope
 from slipway.local.apiserver.status import StatusError
 from slipway.logarchive import pieces
-from slipway.model.duration import parse_duration
 from slipway.model.ids import AllocationId
-from slipway.model.quantity import parse_quantity
-from slipway.model.times import parse_time
+from slipway.model.resources import parse_quantity
+from slipway.model.times import parse_duration, parse_time
 from slipway.runtime.listen import parse_listen
 from slipway.runtime.traceparent import parse_traceparent
 from slipway.runtime.web_guard import is_foreign
-from slipway.scheduler.decisions import logfile, record
+from slipway.scheduler.decisions import record
+from slipway.scheduler.decisions.record import entries_of, line_of
 from slipway.scheduler.simulate import changes, scenario
 from slipway.sdk import credentials
 from slipway.streams import allgather, codec, logpacks, pages, routes
@@ -122,9 +121,9 @@ def _cut(data: bytes) -> None:
     try:
         before = json.loads(data)
     except (ValueError, RecursionError):
-        cut(data)
+        cut_deep_json(data)
     else:
-        assert data.count(b"{") + data.count(b"[") > 100 or json.loads(cut(data)) == before
+        assert data.count(b"{") + data.count(b"[") > 100 or json.loads(cut_deep_json(data)) == before
 
 
 def _body(kind: type[Any]) -> Callable[[bytes], object]:
@@ -209,8 +208,8 @@ DECODERS: tuple[Decoder, ...] = (
     Decoder(name="decision record", call=record.unpack, seeds=(_TICK.data,)),
     Decoder(
         name="decision log file",
-        call=lambda data: list(logfile.entries_of(data.split(b"\n"))),
-        seeds=(logfile.line_of("default", _TICK),),
+        call=lambda data: list(entries_of(data.split(b"\n"))),
+        seeds=(line_of("default", _TICK),),
     ),
     Decoder(name="log lines", call=_entry(logpacks.decode_pack), seeds=_SEEDS["log lines"]),
     Decoder(name="record of an archived log", call=pieces.decode_record),
@@ -365,7 +364,7 @@ DECODERS: tuple[Decoder, ...] = (
     Decoder(name="changes", call=lambda data: changes.decode(object_of(data)), refusals=(InvalidError, MalformedError)),
     Decoder(
         name="usage totals",
-        call=lambda data: totals.decode({"rows": data.decode("latin-1")}),
+        call=lambda data: daily_totals.decode({"rows": data.decode("latin-1")}),
         refusals=(msgspec.DecodeError,),
     ),
     Decoder(
@@ -387,7 +386,7 @@ DECODERS: tuple[Decoder, ...] = (
     Decoder(
         name="field selector", call=_text(selectors.parse_fields), refusals=(StatusError,), seeds=(b"status.phase!=X",)
     ),
-    Decoder(name="JSONPath", call=_text(jsonpath.parse), refusals=(ValueError,), seeds=(b".spec.a[*].b",)),
+    Decoder(name="JSONPath", call=_text(registry.parse_path), refusals=(ValueError,), seeds=(b".spec.a[*].b",)),
     Decoder(
         name="protobuf envelope",
         call=envelope.decode,

@@ -22,8 +22,8 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from schemathesis.specs.openapi import checks
 
-from slipway.api.access.permissions import Role
-from slipway.api.access.route_rules import PermissionScope, rule_of
+from slipway.api.auth.principal import Role
+from slipway.api.auth.route_rules import PermissionScope, rule_of
 from slipway.runtime.clock import SystemClock
 from tests.support.access import a_token
 from tests.support.local_stack import RunningStack, running_stack

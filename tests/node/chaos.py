@@ -19,8 +19,8 @@ import msgspec
 from slipway.model.lifecycle import Phase
 from slipway.model.times import parse_time
 from slipway.ops.audit import check
+from slipway.ops.audit.check import lacking
 from slipway.ops.audit.evidence import NODES, POOLS, AuditEvidence, Version
-from slipway.ops.audit.evidence_kinds import lacking
 from slipway.ops.audit.logs import holes_of, judged
 from slipway.runtime.clock import SystemClock
 from tests.chaos import gather_logs, table

@@ -3,9 +3,9 @@ few nodes."""
 
 import asyncio
 
-from slipway.crd.facts import gate_of
 from slipway.crd.meta import RawObject
 from slipway.crd.v1alpha1 import Allocation
+from slipway.facts.custom_resources import gate_of
 from slipway.kube.resources import LIMIT_RANGES, QUEUES, RESOURCE_QUOTAS
 from slipway.model.reasons import Gate, Result
 from tests.simulation.scenario import DONE, RUNS_S, Ending, Scenario, ended, has_ended, is_running

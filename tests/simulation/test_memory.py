@@ -10,7 +10,7 @@ from collections import Counter
 
 import msgspec
 
-from slipway.api.lookup import HOMES_MAX
+from slipway.api.allocations.lookup import HOMES_MAX
 from slipway.kube.resources import ALLOCATIONS
 from slipway.model.lifecycle import Phase
 from slipway.podworker.created_objects import BUNDLES_MAX

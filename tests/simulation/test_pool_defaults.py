@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from slipway.crd.facts import gate_of
+from slipway.facts.custom_resources import gate_of
 from slipway.kube.resources import LIMIT_RANGES, RESOURCE_POOLS
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Gate

@@ -21,8 +21,8 @@ from slipway.runtime import liveness
 from slipway.runtime import service as service_loops
 from slipway.runtime.liveness import Loop
 from slipway.scheduler import loops as scheduler_loops
-from slipway.watcher import context_gc
 from slipway.watcher import loops as watcher_loops
+from slipway.watcher import sweep
 from slipway.watcher.leader_tasks import CLAIMS_S
 from slipway.watcher.logarchiver import EXPIRY_S
 from slipway.watcher.relay import Relay
@@ -50,7 +50,7 @@ LOOK_S = 5.0
 PAUSE_MAX_S = {
     "claims": CLAIMS_S,
     "log-expiry": EXPIRY_S,
-    "archives": context_gc.PAUSE_MAX_S,
+    "archives": sweep.PAUSE_MAX_S,
     "retention": 60.0,
     "sweep": 30.0,
     "follow": 12.0,

@@ -167,7 +167,7 @@ def test_work_goes_to_the_cool_node(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 _ROUTE = (
     HandEdit(
-        f"{_API}/routes/clock.py",
+        f"{_API}/cluster/clock_routes.py",
         '''"""The clock of the api, for clients that compare times with their own."""
 
 import msgspec
@@ -175,7 +175,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api.deps import parts_of
-from slipway.api.endpoint import Endpoint, json_response
+from slipway.api.http.endpoint import Endpoint, json_response
 from slipway.model.times import format_time
 
 
@@ -206,12 +206,20 @@ ENDPOINTS = (
     HandEdit(
         f"{_API}/app.py",
         changes=(
-            ("    batch,\n    condition,\n", "    batch,\n    clock,\n    condition,\n"),
-            ("    *condition.ENDPOINTS,\n", "    *condition.ENDPOINTS,\n    *clock.ENDPOINTS,\n"),
+            (
+                "from slipway.api.cluster import condition_routes, dead_letter_routes, decision_routes, node_routes,"
+                " simulate_routes\n",
+                "from slipway.api.cluster import (\n    clock_routes,\n    condition_routes,\n    dead_letter_routes,\n"
+                "    decision_routes,\n    node_routes,\n    simulate_routes,\n)\n",
+            ),
+            (
+                "    *condition_routes.ENDPOINTS,\n",
+                "    *condition_routes.ENDPOINTS,\n    *clock_routes.ENDPOINTS,\n",
+            ),
         ),
     ),
     HandEdit(
-        f"{_API}/access/route_rules.py",
+        f"{_API}/auth/route_rules.py",
         changes=(
             (
                 '    "GET /api/v1/me": RouteRule(PermissionScope.KNOWN),\n',
@@ -271,7 +279,7 @@ _EVENT = (
         ),
     ),
     HandEdit(
-        f"{_API}/asyncapi.py",
+        f"{_API}/http/documents.py",
         changes=(
             (
                 f"        {_WAITING},\n",
@@ -320,7 +328,7 @@ _SETTING = (
         ),
     ),
     HandEdit(
-        f"{_API}/endpoint.py",
+        f"{_API}/http/endpoint.py",
         changes=(
             ("SEARCH_CHARACTERS_MAX = 200\n", ""),
             (
@@ -453,7 +461,7 @@ export function About() {
             ),
         ),
     ),
-    HandEdit(f"{_API}/access/route_rules.py", changes=(('"/dead", "/more"),\n', '"/dead", "/about", "/more"),\n'),)),
+    HandEdit(f"{_API}/auth/route_rules.py", changes=(('"/dead", "/more"),\n', '"/dead", "/about", "/more"),\n'),)),
     HandEdit(
         "tests/browser/test_about_page.py",
         '''"""The page about the version."""
@@ -486,7 +494,7 @@ _METRIC = (
         ),
     ),
     HandEdit(
-        f"{_API}/routes/tokens.py",
+        f"{_API}/auth/token_routes.py",
         changes=(
             (
                 "from slipway.model.apitokens import TokenRecord\n",
@@ -603,7 +611,7 @@ _CALL = (
         ),
     ),
     HandEdit(
-        "shared/slipway/ops/doctor/rights.py",
+        "shared/slipway/ops/doctor/installed.py",
         changes=(
             (
                 '(_C, "", ("namespaces",), ("get",)),\n',

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from slipway.errors import UnavailableError
-from slipway.logarchive.ports import ObjectSize
+from slipway.logarchive.archive import ObjectSize
 from slipway.runtime.clock import SystemClock
 
 

@@ -8,10 +8,8 @@ import msgspec
 from slipway.crd.meta import ObjectMeta
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation, AllocationSpec, AllocationStatus, RoleSpec
-from slipway.logarchive.archive import LogArchive
+from slipway.logarchive.archive import ArchiveObjects, LogArchive, record_of
 from slipway.logarchive.pieces import ArchiveRecord
-from slipway.logarchive.ports import ArchiveObjects
-from slipway.logarchive.records import record_of
 from slipway.model.lifecycle import Kind, Phase
 from slipway.runtime.clock import SystemClock
 from slipway.streams.logpacks import EVENT, LogLine, StoredLine

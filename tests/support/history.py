@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from slipway.crd import totals
+from slipway.accounting import daily_totals
 from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, LABEL_RANK, TEARDOWN_FINALIZER, TRACKING_FINALIZER
 from slipway.crd.transitions import record, ring_of, with_status
 from slipway.crd.v1alpha1 import Admission, Allocation, Placement, RankStatus, Release
@@ -238,13 +238,13 @@ class History:
 
     def book(self, name: str = "job") -> None:
         """Add the usage of the allocation to the totals of the day."""
-        for day, bill in totals.bills_of(self.allocation(name)).items():
-            known = self._stored.get((CONFIG_MAPS, SPACE, totals.name_of(day)), {"data": {}})
-            after = totals.added(totals.decode(known["data"]), [bill], self.now, None)
+        for day, bill in daily_totals.bills_of(self.allocation(name)).items():
+            known = self._stored.get((CONFIG_MAPS, SPACE, daily_totals.name_of(day)), {"data": {}})
+            after = daily_totals.added(daily_totals.decode(known["data"]), [bill], self.now, None)
             if after is not None:
-                meta = {"labels": {totals.LABEL_USAGE: "true"}}
-                body = {"data": totals.encode(after)}
-                self.put(CONFIG_MAPS, totals.name_of(day), body, writer="watcher-1", meta=meta)
+                meta = {"labels": {daily_totals.LABEL_USAGE: "true"}}
+                body = {"data": daily_totals.encode(after)}
+                self.put(CONFIG_MAPS, daily_totals.name_of(day), body, writer="watcher-1", meta=meta)
 
     def config_map(self, name: str, data: Mapping[str, str], *, space: str = SPACE, of: str = "") -> None:
         """Write a ConfigMap, which belongs to the allocation `of` when one is given."""

@@ -27,15 +27,15 @@ from slipway.kube.resources import (
     Resource,
 )
 from slipway.kube.rest import BODY_BYTES_MAX, WATCH_S_MAX, WATCH_S_MIN
+from slipway.local.apiserver.access import LocalReviews, ReviewRequest
 from slipway.local.apiserver.accounts import ServiceAccountTokens
 from slipway.local.apiserver.core import ClusterCore, StatusError, WriteOptions
-from slipway.local.apiserver.events import ServedEvent as Seen
 from slipway.local.apiserver.identity import ADMIN
 from slipway.local.apiserver.logs import NodeLogs
 from slipway.local.apiserver.options import read_delete_options
 from slipway.local.apiserver.paging import ListQuery
-from slipway.local.apiserver.reviews import LocalReviews, ReviewRequest
 from slipway.local.apiserver.store import Commit
+from slipway.local.apiserver.store import ServedEvent as Seen
 from slipway.runtime.clock import Random
 from tests.support.commands import ContainerCommand, ScriptedChannels, ScriptedCommands
 

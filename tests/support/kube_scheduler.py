@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from slipway.crd.meta import LABEL_ATTEMPT, LABEL_RANK
+from slipway.facts.core_objects import requests_of
 from slipway.kube.objects import Node, Pod
-from slipway.kube.podrequests import requests_of
 from slipway.local.apiserver.core import ClusterCore, StatusError
 from slipway.local.apiserver.objects import Json, clone
 from slipway.local.apiserver.podgroups import POD_GROUPS, named_group
 from slipway.local.apiserver.store import Commit
 from slipway.model.resources import CPU, Resources
-from slipway.pods.pin import is_pinned
+from slipway.pods.podspec import is_pinned
 from slipway.runtime.clock import Random
 
 OURS = "slipway"

@@ -7,8 +7,7 @@ import msgspec
 
 from slipway.model.facts import AllocationFact, JobFact, NodeFact, PodFact, PoolFact, QueueFact, QuotaFact, RoleFact
 from slipway.model.lifecycle import Phase
-from slipway.model.quantity import QuantityValue
-from slipway.model.resources import GPU, Resources
+from slipway.model.resources import GPU, QuantityValue, Resources
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
 from slipway.scheduler.plan.state.plan_types import Plan

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from slipway.api.app import ENDPOINTS
-from slipway.api.openapi import document
+from slipway.api.http.openapi import document
 from slipway.api.settings import Settings as ApiSettings
 from slipway.podworker.settings import Settings as PodworkerSettings
 from slipway.runtime.settings import describe

@@ -293,10 +293,9 @@ class World:
                 watcher_main.follow_lag(context, streams)
             case _:
                 from slipway.api import main as api_main
-                from slipway.api.access.ended_sessions import EndedSessions
-                from slipway.api.access.seal import SealKeys
-                from slipway.api.access.session import BrowserSessions
-                from slipway.api.access.token_auth import TokenAuth
+                from slipway.api.auth.ended_sessions import EndedSessions
+                from slipway.api.auth.session import BrowserSessions, SealKeys
+                from slipway.api.auth.token_auth import TokenAuth
 
                 class NoTokens(TokenAuth):
                     """A folder without files: nothing of the simulation reads a disk."""

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from lupa.lua51 import LuaRuntime
 
-from slipway.api.outside_links import link_templates
+from slipway.api.allocations.outside_links import link_templates
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Result

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from slipway.cli.array import array_of
 from slipway.cli.importing.kinds import ImportOptions, convert
+from slipway.cli.replicas import array_of
 from slipway.crd.meta import ANNOTATION_DEVICES, ANNOTATION_GPU_MILLI, LABEL_ALLOCATION_UID, LABEL_ATTEMPT, LABEL_RANK
 from slipway.crd.policies import code_range
 from slipway.errors import InvalidError
-from slipway.kube.facts import pod_fact
+from slipway.facts.core_objects import pod_fact
 from slipway.kube.resources import PODS
 from slipway.kube.wire import codec_of
 from slipway.model.numbers import LONG_DIGITS_MAX, SECONDS_MAX, number_in, seconds_in

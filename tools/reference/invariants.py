@@ -2,8 +2,7 @@
 
 import inspect
 
-from slipway.ops.audit.check import INVARIANTS, Invariant, InvariantCheck
-from slipway.ops.audit.evidence_kinds import EvidenceKind
+from slipway.ops.audit.check import INVARIANTS, EvidenceKind, Invariant, InvariantCheck
 from tools.reference.markdown import table
 
 TOP = """# What is checked

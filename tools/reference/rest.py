@@ -5,7 +5,7 @@ from itertools import groupby
 from typing import Any
 
 from slipway.api.app import ENDPOINTS
-from slipway.api.endpoint import JSON_TYPE, Endpoint
+from slipway.api.http.endpoint import JSON_TYPE, Endpoint
 from tools.reference.markdown import code, table
 
 TOP = """# REST API

@@ -8,7 +8,7 @@ a cluster fails here too.
 
 Promises: `start` returns when all services are ready, or raises an error with the end of a failed process's log after
 it has stopped all processes. A process that dies is restarted, and so is a service that is no longer alive
-(`watchdog.py`). After `stop` no process of the stack runs, and its folder is removed unless `keep` is set.
+(`process.py`). After `stop` no process of the stack runs, and its folder is removed unless `keep` is set.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ import msgspec
 
 from slipway.errors import InvalidError, UnavailableError
 from slipway.kube import client
-from slipway.local import access, certificate
+from slipway.local import access
+from slipway.local.access import issue_certificate
 from slipway.local.bootstrap import create_initial_objects
 from slipway.local.layout import Layout, StackProcess, StackState, is_alive, register, unregister
 from slipway.local.node.disk import remove_sockets
 from slipway.local.node.logs import KEPT_BYTES
-from slipway.local.process import Child
+from slipway.local.process import PERIOD_S, Child, Watchdog
 from slipway.local.valkey import ServerOptions, ValkeyProcess
-from slipway.local.watchdog import PERIOD_S, Watchdog
 from slipway.runtime import private_files, redis_url
 from slipway.runtime.clock import Clock, Random, SystemClock, SystemRandom
 from slipway.runtime.listen import LOCALHOST, ListenAddress, bind_all
@@ -207,7 +207,7 @@ class Stack:
         else:
             listen = f"127.0.0.1:{_free_port()}"
             self._kubernetes = f"https://{listen}"
-            issued = await asyncio.to_thread(certificate.issue, self._clock.now())
+            issued = await asyncio.to_thread(issue_certificate, self._clock.now())
             private_files.write(self.layout.certificate, issued.server)
             self.layout.write_kubeconfig(self._kubernetes, token=self.token, authority=issued.authority)
             argv = ["slipway.local.apiserver", "--listen", listen, "--token-file", str(self.layout.token)]

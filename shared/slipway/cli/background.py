@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Self
 from slipway.cli import labels
 from slipway.cli.http import Api
 from slipway.errors import NotFoundError
-from slipway.sdk.log_lines import LineDeduplicator
 from slipway.sdk.sse import ServerSentEvent
+from slipway.sdk.watches import LineDeduplicator
 
 Json = dict[str, Any]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from slipway.cli import labels, main
 from slipway.cli.background import BackgroundStreams, events_of, lines_of
-from slipway.cli.columns import one_line
+from slipway.cli.table import one_line
 from slipway.cli.terminal import RANK_COLOURS
 from slipway.cli.verb import CliSession, command_line
 from slipway.errors import TransientError

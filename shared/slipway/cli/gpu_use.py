@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 
 from slipway.cli.http import Api
 from slipway.errors import NotFoundError, UnavailableError
-from slipway.model.duration import format_duration
+from slipway.model.times import format_duration
 
 Json = dict[str, Any]
 

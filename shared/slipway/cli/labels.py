@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
-from slipway.cli.columns import one_line
+from slipway.cli.table import one_line
 from slipway.model.exitcodes import signal_name
 from slipway.model.resources import Resources
 from slipway.model.state_words import word_for

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from slipway.cli import packing, upload
+from slipway.cli import upload
+from slipway.cli.upload import file_of
 from slipway.cli.verb import whole_number
 from slipway.crd.expansion import literal
 from slipway.errors import InvalidError
 from slipway.model.numbers import number_in
-from slipway.sdk import preferences
+from slipway.sdk import contexts
 
 Json = dict[str, Any]
 _ID_DIGITS = 10
@@ -332,8 +333,8 @@ def _dependency(text: str) -> dict[str, str]:
 
 def into_workspace(body: Json) -> None:
     """Set the workspace of the user's settings, if the launch names none; without a setting, the API decides."""
-    chosen = preferences.workspace()
-    if chosen.value != preferences.DEFAULT_WORKSPACE:
+    chosen = contexts.preferred_workspace()
+    if chosen.value != contexts.DEFAULT_WORKSPACE:
         body.setdefault("workspace", chosen.value)
 
 
@@ -469,7 +470,7 @@ def _file(text: str) -> Json:
     path = Path(source)
     try:
         mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
-        return packing.file_of(name or path.name, path, mode)
+        return file_of(name or path.name, path, mode)
     except (OSError, InvalidError) as exc:
         why = (exc.strerror or exc) if isinstance(exc, OSError) else str(exc).partition("read: ")[2]
         raise InvalidError(f"--file: {source} cannot be read: {why}") from exc

@@ -7,8 +7,8 @@ import argparse
 import json
 from typing import Any, Protocol, cast
 
-from slipway.cli.columns import escape_controls, escape_controls_in_json
 from slipway.cli.http import Api, ApiResponse, Query
+from slipway.cli.table import escape_controls, escape_controls_in_json
 from slipway.cli.terminal import Terminal
 
 Json = dict[str, Any]

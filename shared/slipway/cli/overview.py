@@ -10,9 +10,9 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from slipway.cli import labels, table
-from slipway.cli.columns import cut
 from slipway.cli.gpu_use import GpuUse
-from slipway.model.duration import format_duration
+from slipway.cli.table import cut
+from slipway.model.times import format_duration
 
 Json = dict[str, Any]
 Paint = Callable[[str, str], str]

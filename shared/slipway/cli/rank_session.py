@@ -4,6 +4,8 @@ Owns the connection and the meaning of its refusals. Knows no terminal and no fi
 
 Promises: input is sent once and in order, as fast as the command reads it. Output arrives as it is printed, as fast as
 the caller reads it. A lost connection is an error: unlike a shell session, a command cannot be attached again.
+
+WebSockets to the API: their addresses, and how one is opened. The library is imported at the first use.
 """
 
 import asyncio
@@ -12,7 +14,6 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from slipway.cli import sockets
 from slipway.cli.http import ApiResponse, error_of
 from slipway.errors import UnavailableError
 from slipway.model import exec_channels
@@ -23,6 +24,54 @@ from slipway.sdk.commands import RankCommand
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
+
+
+CONNECT_S = 15.0
+"""The deadline that a caller sets for `connect`."""
+PONG_S = 20.0
+MESSAGE_BYTES_MAX = 4 * 1024 * 1024
+"""The most bytes of one message, which is kept in memory. Our server sends at most half a mebibyte."""
+
+
+def url_of(server: ServerAddress, path: str) -> str:
+    """Return the address of `path` (with its slash) at the server."""
+    scheme = "wss" if server.scheme == "https" else "ws"
+    host = f"[{server.host}]" if ":" in server.host else server.host
+    return f"{scheme}://{host}:{server.port}{server.prefix}{path}"
+
+
+async def connect(
+    server: ServerAddress, url: str, protocol: str, *, user: str = "", answers_pings: bool = True
+) -> "ClientConnection":
+    """Open a connection with the subprotocol, without an own deadline. Raises the library's errors.
+
+    `user` is sent to servers without authentication. With `answers_pings` False, a missing pong does not close the
+    connection: the other side reads only as fast as a command or a workload takes the bytes.
+    """
+    from websockets.asyncio.client import connect as open_socket
+    from websockets.typing import Subprotocol
+
+    class NoRedirects(open_socket):
+        """Refuses redirects: a workload may send one, but the user's input must be sent to the server only."""
+
+        def process_redirect(self, exc: Exception) -> Exception | str:
+            return exc
+
+    credential = server.credential
+    headers = {"X-Slipway-User": user} if user else {}
+    if credential is not None:
+        headers["Authorization"] = f"Bearer {credential.token()}"
+    return await NoRedirects(
+        url,
+        additional_headers=headers,
+        subprotocols=[Subprotocol(protocol)],
+        compression=None,
+        proxy=None,
+        open_timeout=None,
+        close_timeout=1.0,
+        ping_timeout=PONG_S if answers_pings else None,
+        max_size=MESSAGE_BYTES_MAX,
+    )
 
 
 class RankSession:
@@ -84,10 +133,8 @@ async def running(server: ServerAddress, wanted: RankCommand, user: str) -> Asyn
     from websockets.exceptions import InvalidHandshake, InvalidStatus
 
     try:
-        async with asyncio.timeout(sockets.CONNECT_S):
-            socket = await sockets.connect(
-                server, sockets.url_of(server, wanted.path), PROTOCOL, user=user, answers_pings=False
-            )
+        async with asyncio.timeout(CONNECT_S):
+            socket = await connect(server, url_of(server, wanted.path), PROTOCOL, user=user, answers_pings=False)
     except InvalidStatus as error:
         answer = error.response
         said = ApiResponse(answer.status_code, bytes(answer.body or b""), dict(answer.headers.raw_items()))

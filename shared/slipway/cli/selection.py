@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from slipway.cli import labels, output
-from slipway.cli.columns import one_line
+from slipway.cli.table import one_line
 from slipway.cli.verb import CliSession, allocation_id
 from slipway.errors import InvalidError
 

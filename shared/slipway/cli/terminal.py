@@ -15,7 +15,7 @@ import sys
 import threading
 from typing import TextIO
 
-from slipway.cli.columns import cut, escape_controls, one_line, only_colours
+from slipway.cli.table import cut, escape_controls, one_line, only_colours
 from slipway.model.state_words import JOB_STATE_WORDS, RANK_STATE_WORDS, STATE_WORDS, Tone
 
 WIDTH = 80

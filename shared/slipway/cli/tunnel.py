@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from slipway.cli import sockets
+from slipway.cli import rank_session
 from slipway.errors import UnavailableError
 from slipway.model.tcp_tunnel import EOF, PROTOCOL
 from slipway.sdk.address import ServerAddress
@@ -28,7 +28,7 @@ class Tunnel:
 
     def __init__(self, server: ServerAddress, path: str, say: Callable[[str], None]) -> None:
         self._server = server
-        self._url = sockets.url_of(server, path)
+        self._url = rank_session.url_of(server, path)
         self._say = say
         self._open = 0
 
@@ -77,14 +77,14 @@ class Tunnel:
         """Connect to the workload; wait for an API that is restarting. Return None when it fails."""
         from websockets.exceptions import InvalidHandshake, InvalidStatus
 
-        from slipway.cli.remote import detail_of
+        from slipway.cli.attach import detail_of
 
         loop = asyncio.get_running_loop()
-        until = loop.time() + sockets.CONNECT_S
+        until = loop.time() + rank_session.CONNECT_S
         while True:
             try:
                 async with asyncio.timeout_at(until):
-                    return await sockets.connect(self._server, self._url, PROTOCOL, answers_pings=False)
+                    return await rank_session.connect(self._server, self._url, PROTOCOL, answers_pings=False)
             except InvalidStatus as error:
                 self._say(detail_of(error.response.body))
                 return None

@@ -5,8 +5,8 @@ A span whose parent is missing (another process has not sent it, or it was cut) 
 
 from typing import Any, NamedTuple, cast
 
-from slipway.cli.columns import cut, filled, one_line, width_of
-from slipway.model.duration import format_duration
+from slipway.cli.table import cut, filled, one_line, width_of
+from slipway.model.times import format_duration
 
 Json = dict[str, Any]
 BAR_MIN = 16

@@ -14,8 +14,7 @@ from slipway.crd.roleresources import object_of, objects_of, role_requests
 from slipway.crd.v1alpha1 import RoleSpec
 from slipway.errors import InvalidError
 from slipway.model.mig import GPU_UNITS
-from slipway.model.quantity import format_quantity
-from slipway.model.resources import CPU, GPU, GPU_MILLI, MEMORY, MILLI, Resources, counted_gpus, total
+from slipway.model.resources import CPU, GPU, GPU_MILLI, MEMORY, MILLI, Resources, counted_gpus, format_quantity, total
 
 Json = Mapping[str, Any]
 FIELDS = (

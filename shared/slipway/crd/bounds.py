@@ -10,7 +10,7 @@ from typing import Any
 
 from slipway.crd.policies import CODES_MAX, EXIT_CODES_PATTERN
 from slipway.crd.v1alpha1 import CONDITIONS_MAX, RANKS_MAX, RING_LENGTH
-from slipway.model.quantity import LENGTH_MAX
+from slipway.model.resources import LENGTH_MAX
 
 STRING_MAX = 1024
 LIST_MAX = 256

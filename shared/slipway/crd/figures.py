@@ -1,7 +1,7 @@
 """Usage as it is stored in objects: whole milliseconds, so that sums are exact.
 
 Only wire structs: the days of one allocation (`status.usage`), and the daily totals that outlive allocations.
-`usage.py` and `totals.py` compute them.
+`usage.py` and `daily_totals.py` compute them.
 """
 
 import msgspec

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, cast
 
 from slipway.crd.fielderrors import Findings, pointer
+from slipway.crd.meta import RunAs
 from slipway.crd.roleresources import object_of, objects_of
-from slipway.crd.wire import RunAs
 
 USER_ID = 1000
 """The uid of a rank when neither template nor container sets one: it is not root, and it is the user of Jupyter's

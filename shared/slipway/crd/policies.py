@@ -18,7 +18,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from slipway.crd.wire import RANKS_MAX, Name, Wire
+from slipway.crd.meta import RANKS_MAX, Name, Wire
 from slipway.model.numbers import number_in
 
 RULES_MAX = 20

@@ -5,8 +5,19 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from slipway.crd.images import IMAGE_PATTERNS_MAX, ImagePattern
-from slipway.crd.meta import GROUP_VERSION, Condition, ObjectMeta
-from slipway.crd.wire import FLAVORS_MAX, RANKS_MAX, Duration, Name, Quantities, RunAs, TolerationSpec, Wire
+from slipway.crd.meta import (
+    FLAVORS_MAX,
+    GROUP_VERSION,
+    RANKS_MAX,
+    Condition,
+    Duration,
+    Name,
+    ObjectMeta,
+    Quantities,
+    RunAs,
+    TolerationSpec,
+    Wire,
+)
 from slipway.model.lifecycle import Kind
 
 EXTENDER_URL_PATTERN = r"^https?://[^\t\n\f\r /?#@]+(/[^\t\n\f\r ?#@]*)?$"

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from slipway.crd import podrules, podsecurity, podtemplate, sharedmemory, validate
+from slipway.crd import podrules, podsecurity, podtemplate, roleresources, validate
 from slipway.crd.fielderrors import Findings, pointer
 from slipway.crd.hashing import spec_hash
 from slipway.crd.kinds import HOME_PATH, PREEMPTION_GRACE, SERVICE_KINDS, defaults_of
@@ -33,9 +33,9 @@ from slipway.crd.v1alpha1 import (
 from slipway.crd.workspacepods import ReleasedSecrets
 from slipway.errors import FieldError
 from slipway.model import ids
-from slipway.model.duration import stored_duration
 from slipway.model.lifecycle import Kind
 from slipway.model.resources import GPU_MILLI, GPU_NAMES
+from slipway.model.times import stored_duration
 
 SERVICE_PORT_NAME = "http"
 RUN_AS_FIELDS = ("runAsUser", "runAsGroup", "fsGroup", "supplementalGroups")
@@ -117,7 +117,7 @@ def _complete(
     template = dict(spec.template)
     if not all(role.template for role in roles):
         template = _template(spec.template, spec.kind, defaults, pool, findings, "/template", accounts=accounts)
-    sharedmemory.check(spec.shm_size, "/shmSize", findings)
+    roleresources.check_shared_memory(spec.shm_size, "/shmSize", findings)
     completed: list[RoleSpec] = []
     for index, role in enumerate(roles):
         own = role.template
@@ -133,7 +133,7 @@ def _complete(
             _check_setup(spec.setup, own or template, findings)
         completed.append(_role(role, own or template, defaults, pool.spec, has_own=bool(role.template), gang=spec))
         podrules.check({"tolerations": msgspec.to_builtins(role.tolerations)}, pointer("ranks", index), pool, findings)
-        sharedmemory.check_role(spec.shm_size, completed[-1], own or template, "/shmSize", findings)
+        roleresources.check_role(spec.shm_size, completed[-1], own or template, "/shmSize", findings)
         _check_devices(completed[-1], pointer("ranks", index, "resources", GPU_MILLI), findings)
     needed = sum(role.min_available or 0 for role in completed)
     return msgspec.structs.replace(

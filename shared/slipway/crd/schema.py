@@ -7,13 +7,22 @@ selectable fields, the rules of `rules.py`. `slipway up` installs `crd_manifests
 Invariants: the output depends only on the structs (no clock, no environment), and a real API server accepts it
 unchanged. The default of a scalar is also a default in the schema, because our encoder omits defaults, and rules and
 field selectors see only fields that are set.
+
+Finds the descriptions of struct fields: the string below each field in the source.
+
+Reads source files; knows no schema.
+
+A program without its source files gets no descriptions, and no error.
 """
 
+import ast
+import inspect
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from functools import cache
+from functools import cache, lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,8 +30,44 @@ import msgspec
 import yaml
 from msgspec import inspect as types
 
-from slipway.crd import bounds, fielddocs, rules, v1alpha1
+from slipway.crd import bounds, rules, v1alpha1
 from slipway.crd.meta import API_GROUP, API_VERSION
+
+
+def doc_of(struct: type, field: str) -> str:
+    """Return the string below a field, from the struct itself or else from the nearest base struct; empty: none."""
+    for each in struct.__mro__:
+        if each is msgspec.Struct or not issubclass(each, msgspec.Struct):
+            continue
+        found = field_docs(_source_of(each)).get((each.__name__, field))
+        if found:
+            return found
+    return ""
+
+
+def _source_of(struct: type) -> str:
+    try:
+        return inspect.getsourcefile(struct) or ""
+    except (OSError, TypeError):
+        return ""
+
+
+@lru_cache(maxsize=32)
+def field_docs(source: str) -> Mapping[tuple[str, str], str]:
+    """Return `{(class, attribute): the string below it}` of a source file."""
+    path = Path(source)
+    docs: dict[tuple[str, str], str] = {}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body if source and path.is_file() else ():
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for field, below in pairwise(node.body):
+            match (field, below):
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    docs[node.name, name] = " ".join(text.split())
+                case _:
+                    pass
+    return docs
+
 
 Schema = dict[str, Any]
 
@@ -268,7 +313,7 @@ def _struct(info: types.StructType) -> Schema:
     properties: dict[str, Schema] = {}
     for field in info.fields:
         schema = _of(field.type)
-        doc = fielddocs.doc_of(info.cls, field.name)
+        doc = doc_of(info.cls, field.name)
         if doc and "description" not in schema:
             schema = {"description": doc, **schema}
         if (default := _default(field)) is not None and f"{name}.{field.encode_name}" not in bounds.UNFILLED:

@@ -11,7 +11,20 @@ import msgspec
 from msgspec import Meta
 
 from slipway.crd.figures import Usage
-from slipway.crd.meta import GROUP_VERSION, Condition, ObjectMeta
+from slipway.crd.meta import (
+    CONDITIONS_MAX,
+    FLAVORS_MAX,
+    GROUP_VERSION,
+    RANKS_MAX,
+    Condition,
+    Count,
+    Duration,
+    Name,
+    ObjectMeta,
+    Quantities,
+    TolerationSpec,
+    Wire,
+)
 from slipway.crd.policies import (
     FailureAction,
     FailurePolicy,
@@ -38,17 +51,6 @@ from slipway.crd.pools import (
     ResourcePoolStatus,
     WindowSpec,
     WireDecision,
-)
-from slipway.crd.wire import (
-    CONDITIONS_MAX,
-    FLAVORS_MAX,
-    RANKS_MAX,
-    Count,
-    Duration,
-    Name,
-    Quantities,
-    TolerationSpec,
-    Wire,
 )
 from slipway.model.lifecycle import Event, Kind, Phase, RankState, RoleProgress
 from slipway.model.position import POSITION_PATTERN

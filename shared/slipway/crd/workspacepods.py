@@ -17,11 +17,11 @@ from slipway.crd.meta import (
     ANNOTATION_RUN_AS,
     ANNOTATION_SECRETS,
     ANNOTATION_SERVICE_ACCOUNTS,
+    RunAs,
 )
 from slipway.crd.roleresources import object_of, objects_of
 from slipway.crd.v1alpha1 import AllocationSpec
-from slipway.crd.wire import RunAs
-from slipway.model.quantity import parse_quantity
+from slipway.model.resources import parse_quantity
 
 PULL_SECRETS_MAX = 16
 OBJECT_NAME_PATTERN = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"

@@ -1,7 +1,7 @@
 """Calls of HTTP extenders: one POST with a limited time and a limited size of the response.
 
 Owns the HTTP side of kube-scheduler's extender protocol. Must not know the bodies (`extender_wire.py`), nor when a call
-is made (`slipway.scheduler.extenders`, `slipway.podworker.extender_binding`).
+is made (`slipway.scheduler.extenders`, `slipway.podworker.binding`).
 
 Promises: a call ends within the extender's timeout, even if the response arrives byte by byte. Redirects are not
 followed, proxies in the environment are not used, cookies are not stored, and a response body is read only up to a
@@ -17,7 +17,7 @@ import ssl
 import aiohttp
 
 from slipway.kube.extender_wire import ExtenderFault
-from slipway.model.extenders import ExtenderFact, ExtenderTls
+from slipway.model.facts import ExtenderFact, ExtenderTls
 
 ANSWER_MIN_BYTES = 1024 * 1024
 ANSWER_FACTOR = 8

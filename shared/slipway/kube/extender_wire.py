@@ -14,8 +14,7 @@ import msgspec
 
 from slipway.errors import TransientError
 from slipway.model.facts import AllocationFact, NodeFact, RoleFact, Toleration
-from slipway.model.quantity import format_quantity
-from slipway.model.resources import CPU, GPU_MILLI, MEMORY, Resources, scale_of
+from slipway.model.resources import CPU, GPU_MILLI, MEMORY, Resources, format_quantity, scale_of
 
 Json = dict[str, Any]
 SCORE_MAX = 10

@@ -5,11 +5,20 @@ Must not know HTTP or any error of a server. Lists and changes are decoded direc
 is parsed once for its type and once for its object.
 
 Invariant: an object that cannot be decoded raises `InvalidError` and is never skipped, because a missing object looks
-deleted. JSON that is nested too deep to be decoded is cut first (`json_depth.py`); the later validation then refuses
+deleted. JSON that is nested too deep to be decoded is cut first (`cut_deep_json`); the later validation then refuses
 the object.
+
+Cuts JSON that is nested too deep, so that one such object cannot prevent the decoding of all others.
+
+The API server accepts thousands of levels in fields without a schema, such as a pod template; our decoder fails after a
+few hundred. Owns where the cut is made. Pure.
+
+Invariant: if the input of `cut` is JSON, the result is JSON with at most `LEVELS_MAX` levels; less deep parts are
+unchanged.
 """
 
 import contextlib
+import re
 from collections.abc import Mapping
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
@@ -17,10 +26,36 @@ import msgspec
 
 from slipway.crd.meta import ListMeta, ObjectMeta, RawObject
 from slipway.errors import ControlPlaneError, InvalidError, InvariantError
-from slipway.kube import json_depth
 from slipway.kube.errors import ServerStatus, Verb, explain
 from slipway.kube.ports import Listed, WatchEvent, WatchType
 from slipway.kube.resources import Resource
+
+LEVELS_MAX = 128
+"""Four times the limit of a launch body, so that an object that was cut is refused because of its depth."""
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
+
+
+def cut_deep_json(body: bytes) -> bytes:
+    """Return `body` with null in place of each object and list deeper than `LEVELS_MAX`. Takes linear time."""
+    kept: list[bytes] = []
+    levels = begun = 0
+    for token in _TOKEN.finditer(body):
+        match token[0]:
+            case b"{" | b"[":
+                levels += 1
+                if levels == LEVELS_MAX + 1:
+                    kept.append(body[begun : token.start()])
+            case b"}" | b"]":
+                if levels == LEVELS_MAX + 1:
+                    kept.append(b"null")
+                    begun = token.end()
+                levels -= 1
+            case _:
+                pass
+    if levels <= LEVELS_MAX:
+        kept.append(body[begun:])
+    return b"".join(kept)
+
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -82,7 +117,7 @@ class Codec(Generic[T]):
         try:
             return self._one.decode(body)
         except RecursionError:
-            return self.decode(json_depth.cut(bytes(body)))
+            return self.decode(cut_deep_json(bytes(body)))
         except msgspec.ValidationError:
             return self._without_nulls(body, self._one)
         except _UNREADABLE as error:
@@ -93,7 +128,7 @@ class Codec(Generic[T]):
         try:
             page = self._many.decode(body)
         except RecursionError:
-            return self.decode_list(json_depth.cut(body))
+            return self.decode_list(cut_deep_json(body))
         except msgspec.ValidationError:
             page = self._without_nulls(body, self._many)
         except _UNREADABLE as error:
@@ -115,7 +150,7 @@ class Codec(Generic[T]):
         try:
             event = _EVENT_LINE.decode(line)
         except RecursionError:
-            return self.decode_event(json_depth.cut(line))
+            return self.decode_event(cut_deep_json(line))
         except _UNREADABLE as error:
             raise self._unreadable(error) from error
         try:
@@ -140,7 +175,7 @@ class Codec(Generic[T]):
             try:
                 plain = msgspec.json.decode(body)
             except RecursionError:
-                plain = msgspec.json.decode(json_depth.cut(bytes(body)))
+                plain = msgspec.json.decode(cut_deep_json(bytes(body)))
             return decoder.decode(msgspec.json.encode(_drop_nulls(plain)))
         except _UNREADABLE as error:
             raise InvalidError(f"the server sent {self._what} that we cannot read: {error}") from error

@@ -2,15 +2,69 @@
 
 Owns which objects a call uses, and in which order: a record is written before its first piece and deleted after its
 last. `pieces.py` owns the contents of the objects.
+
+The port of the log archive to an object store.
+
+Promises of an implementation: `create` is atomic, and of several calls that create the same object one succeeds. `get`
+returns a complete object. `paths` returns each object that exists during the whole call, sorted by path. Each call ends
+within its deadline. Not promised: whether `paths` returns an object that is created or deleted during the call.
+
+Converts an allocation to the record of its archived log and back, with the fields for reading and authorisation.
+
+Owns the choice of the fields that are stored: no command, no environment, no image.
 """
 
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
+from slipway.crd.meta import ANNOTATION_MAIN_CONTAINER, ObjectMeta
+from slipway.crd.roleresources import containers_of, main_container, object_of, objects_of
+from slipway.crd.transitions import id_of
+from slipway.crd.v1alpha1 import Allocation, AllocationSpec, AllocationStatus, RoleSpec
 from slipway.logarchive import pieces
 from slipway.logarchive.pieces import ArchiveRecord, PieceSize
-from slipway.logarchive.ports import ArchiveObjects
 from slipway.model.ids import AllocationId
+from slipway.model.lifecycle import Phase
 from slipway.streams.logpacks import StoredLine
+
+
+class ObjectSize(NamedTuple):
+    """The size of an object in bytes, and when it was stored last (epoch milliseconds)."""
+
+    path: str
+    bytes: int
+    stored_ms: int
+
+
+class ArchiveObjects(Protocol):
+    """An object store, or a folder.
+
+    Every method raises `TransientError` when the store does not answer, and `PermanentError` when it refuses.
+    """
+
+    async def create(self, path: str, data: bytes) -> bool:
+        """Store an object if the path is free. Return False when an object exists, which is not changed."""
+        ...
+
+    async def put(self, path: str, data: bytes) -> None:
+        """Store an object, replacing an existing one."""
+        ...
+
+    async def get(self, path: str) -> bytes | None:
+        """Return the object; None when it does not exist."""
+        ...
+
+    async def paths(self, folder: str, *, after: str = "", limit: int = 1000) -> list[str]:
+        """Return up to `limit` paths below the folder (which ends in `/`) that sort after `after`, sorted."""
+        ...
+
+    async def sizes(self, folder: str, *, after: str = "", limit: int = 1000) -> list[ObjectSize]:
+        """Like `paths`, with the size of each object and when it was stored."""
+        ...
+
+    async def delete(self, paths: list[str]) -> None:
+        """Delete objects; a missing one is no error."""
+        ...
+
 
 _PAGE: Final = 1000
 _SIZES: Final = 10_000
@@ -97,3 +151,47 @@ class LogArchive:
             if len(paths) < count:
                 return deleted, True
         return deleted, False
+
+
+def record_of(allocation: Allocation) -> ArchiveRecord:
+    """Return the record of the allocation."""
+    meta, template = allocation.metadata, allocation.spec.template
+    containers = [str(each.get("name")) for each in containers_of(template)]
+    inits = objects_of(object_of(template.get("spec")).get("initContainers"))
+    return ArchiveRecord(
+        allocation=id_of(allocation),
+        workspace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        kind=allocation.spec.kind,
+        ranks=sum(role.count for role in allocation.spec.ranks) or 1,
+        attempt=allocation.status.attempt,
+        main=containers[main_container(template)] if containers else "",
+        containers=tuple(containers),
+        init_containers=tuple(str(each.get("name")) for each in inits),
+        created_at=meta.creation_timestamp or "",
+    )
+
+
+def allocation_of(record: ArchiveRecord) -> Allocation:
+    """Return an ended allocation to which the log of this record belongs."""
+    spec = {
+        "containers": [{"name": name} for name in record.containers],
+        "initContainers": [{"name": name} for name in record.init_containers],
+    }
+    return Allocation(
+        metadata=ObjectMeta(
+            name=record.name,
+            namespace=record.workspace,
+            uid=record.uid,
+            creation_timestamp=record.created_at or None,
+        ),
+        spec=AllocationSpec(
+            kind=record.kind,
+            ranks=[RoleSpec(name="ranks", count=record.ranks)],
+            template={"metadata": {"annotations": {ANNOTATION_MAIN_CONTAINER: record.main}}, "spec": spec},
+        ),
+        status=AllocationStatus(
+            phase=Phase.TERMINATED, attempt=record.attempt, ended_at=record.ended_at or record.created_at
+        ),
+    )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from slipway.errors import DeniedError, PermanentError, TooLargeError, UnavailableError
-from slipway.logarchive.ports import ObjectSize
+from slipway.logarchive.archive import ObjectSize
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore

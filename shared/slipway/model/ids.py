@@ -2,10 +2,15 @@
 
 Owns the derivation of the AllocationID and of every name that starts with it. Knows nothing of Kubernetes
 calls or Redis. Every function is pure: an object has the same id in every process, at any time.
+
+The labels that every rank of an allocation gets, whatever its template contains. Affinity terms may select them.
+
+They do not include the numbers of the rank and of the attempt: before placement, no rule distinguishes ranks by them.
 """
 
 import re
-from typing import NewType
+from collections.abc import Mapping
+from typing import Any, NewType, cast
 
 AllocationId = NewType("AllocationId", str)
 """`<metadata.name>-<first 8 of metadata.uid>`: the key of the streams and the prefix of pod names."""
@@ -58,3 +63,38 @@ def values_name(uid: str) -> str:
 def pod_name(allocation: AllocationId, attempt: int, rank: int) -> str:
     """The name of the pod of one rank of one attempt."""
     return f"{allocation}-{attempt}-{rank}"
+
+
+RANK_LABEL_PREFIX = "slipway.dev/"
+ALLOCATION_UID, ALLOCATION, ROLE = (
+    f"{RANK_LABEL_PREFIX}allocation-uid",
+    f"{RANK_LABEL_PREFIX}allocation",
+    f"{RANK_LABEL_PREFIX}role",
+)
+MANAGED_BY = "app.kubernetes.io/managed-by"
+RANK_LABEL_MANAGER = "slipway"
+
+
+def labels_of_rank(uid: str, allocation: str, role: str) -> dict[str, str]:
+    """Return the labels of a rank of `role`; `allocation` is the AllocationID."""
+    return {ALLOCATION_UID: uid, ALLOCATION: allocation, ROLE: role, MANAGED_BY: RANK_LABEL_MANAGER}
+
+
+def labels_if_named(name: str, uid: str, role: str, *wishes: Any) -> Mapping[str, str]:
+    """Return the labels of `labels_of_rank` when `wishes` (affinities, constraints) name any of them, else no labels.
+
+    Without these labels, ranks of many allocations are equal, and the planner should see them as equal.
+    """
+    if _names_ours(wishes):
+        return labels_of_rank(uid, allocation_id(name, uid), role)
+    return {}
+
+
+def _names_ours(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.startswith(RANK_LABEL_PREFIX) or value == MANAGED_BY
+    if isinstance(value, Mapping):
+        return any(_names_ours(key) or _names_ours(item) for key, item in cast("Mapping[str, Any]", value).items())
+    if isinstance(value, list | tuple):
+        return any(_names_ours(item) for item in cast("list[Any]", value))
+    return False

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from slipway.model.quantity import QuantityValue
-from slipway.model.resources import CPU, MEMORY, Resources
+from slipway.model.resources import CPU, MEMORY, QuantityValue, Resources
 
 Quantities = Mapping[str, QuantityValue]
 HUGE_PAGES_PREFIX = "hugepages-"

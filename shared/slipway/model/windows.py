@@ -12,9 +12,8 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from slipway.model.duration import format_duration
 from slipway.model.facts import WindowFact
-from slipway.model.times import parse_time
+from slipway.model.times import format_duration, parse_time
 
 DAILY, WEEKLY = "Daily", "Weekly"
 LEAD_S = 86_400.0

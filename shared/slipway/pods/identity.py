@@ -8,16 +8,25 @@ Owns the rules for these variables and for the volume. Pure. `slipway.inside.hom
 (notebook, shell, TensorBoard) use when the image has its own.
 
 Invariant: a variable that the container or the launch sets is never replaced.
+
+Persistent home directories: one volume claim for each user of a workspace.
+
+Owns the contents of the claim at its creation. Pure. The pod worker creates the claim. `crd/homes.py` has its name,
+`identity.py` its mount.
+
+Invariant: the claim has no owner, so that Slipway never deletes it.
 """
 
 import posixpath
 from collections.abc import Collection
 from typing import Any
 
-from slipway.crd.homes import login_of
+from slipway.crd.homes import claim_name, login_of
 from slipway.crd.kinds import HOME_PATH, LIBRARY_PATH
-from slipway.crd.meta import RawObject
+from slipway.crd.meta import ANNOTATION_USER, LABEL_HOME, LABEL_MANAGED_BY, MANAGED_BY, RawObject
 from slipway.crd.roleresources import JsonMap, object_of, objects_of
+from slipway.crd.v1alpha1 import Allocation
+from slipway.crd.workspacepods import HomeTemplate
 
 HOME_VOLUME = "slipway-home"
 _READ_ONLY = frozenset({"configMap", "downwardAPI", "image", "projected", "secret"})
@@ -100,3 +109,28 @@ def _starts_ours(container: JsonMap) -> bool:
     # A setup script before the program has moved the program's words into the arguments.
     words = (*(container.get("command") or ()), *(container.get("args") or ()))
     return any(LIBRARY_PATH in str(word) for word in words)
+
+
+def user_of(allocation: Allocation) -> str:
+    """Return the user whose home the allocation requests; empty: it was applied without a user."""
+    return allocation.metadata.annotations.get(ANNOTATION_USER, "")
+
+
+def claim_of(allocation: Allocation, template: HomeTemplate) -> RawObject:
+    """Return the claim for the allocation's user; it is created once."""
+    user = user_of(allocation)
+    spec: RawObject = {
+        "accessModes": [template.access_mode],
+        "resources": {"requests": {"storage": template.size}},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {
+            "name": claim_name(user),
+            "namespace": allocation.metadata.namespace,
+            "labels": {LABEL_HOME: "true", LABEL_MANAGED_BY: MANAGED_BY},
+            "annotations": {ANNOTATION_USER: user},
+        },
+        "spec": spec | ({"storageClassName": template.storage_class} if template.storage_class else {}),
+    }

@@ -6,6 +6,18 @@ the same allocation, spec and pool give the same objects on every replica, excep
 Invariants: every object carries the allocation's uid as a label and as its controlling owner; pods of different
 attempts have different names. The hash covers everything except values that may differ between replicas (the trace) and
 values that follow from the name (rank, node).
+
+The PodGroup of an attempt's pods, for attempts whose pods kube-scheduler binds.
+
+Owns which attempts have a group, and its contents. Pure. The caller knows whether the API server serves PodGroups.
+
+Invariants: a group has at least two pods, and requires all of them at once, as the launch does. It names no priority
+class, because its pods name none and kube-scheduler requires equal priorities. A rank that was added later, or restarts
+in place, names no group: its gang has started already, and kube-scheduler would wait for pods that have ended. The
+ConfigMap of the attempt owns the group, so that both are deleted together. The hash of a pod does not include the
+group's name, so that a pod of an earlier release without groups has the same hash.
+
+Source: k8s.io/api/scheduling/v1beta1 (PodGroup), pkg/scheduler/schedule_one_podgroup.go, v1.37.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +29,7 @@ from slipway.crd import meta
 from slipway.crd.hashing import canonical_json, sha256_hex
 from slipway.crd.kinds import ENV_CHECKPOINTS
 from slipway.crd.members import growth_of, members, positions
-from slipway.crd.meta import RawObject
+from slipway.crd.meta import ANNOTATION_ADDED, ObjectMeta, RawObject
 from slipway.crd.resolve import template_of
 from slipway.crd.roleresources import checkpoints_of, containers_of, main_container, object_of
 from slipway.crd.transitions import id_of
@@ -25,8 +37,8 @@ from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool
 from slipway.crd.workspacepods import with_pull_secrets
 from slipway.errors import InvalidError
 from slipway.model import ids
-from slipway.pods import context, devices, files, library, podspec, rendezvous, startorder
-from slipway.pods.podspec import AttemptNames, RankPlace, TaskOptions
+from slipway.pods import context, devices, files, podspec, rendezvous
+from slipway.pods.podspec import PROGRAM_KEY, START_PROGRAM, AttemptNames, RankPlace, TaskOptions, entries_of
 from slipway.pods.rendezvous import MASTER_PORT, GangSpec
 
 KEPT_BY_AUTOSCALERS: Mapping[str, str] = {
@@ -61,7 +73,7 @@ class Manifests(msgspec.Struct, frozen=True, kw_only=True):
     is_delegate: bool = False
     """kube-scheduler binds the pods, after their scheduling gates are removed"""
     group: str = ""
-    """the PodGroup that the pods name (`podgroup.py`); empty for none"""
+    """the PodGroup that the pods name (`manifest.py`); empty for none"""
 
 
 def build(
@@ -90,8 +102,8 @@ def build(
     added |= {each.rank: str(each.n) for each in allocation.status.restarted_ranks}
     program = {context.PROGRAM_KEY: context.PROGRAM} if spec.context else {}
     if any(role.depends_on for role in spec.ranks):
-        program[startorder.PROGRAM_KEY] = startorder.PROGRAM
-    configmap: RawObject = {"immutable": True, "data": {**bundle.data, **program, **library.entries_of(spec.kind)}}
+        program[PROGRAM_KEY] = START_PROGRAM
+    configmap: RawObject = {"immutable": True, "data": {**bundle.data, **program, **entries_of(spec.kind)}}
     if bundle.binary:
         configmap["binaryData"] = bundle.binary
     return Manifests(
@@ -320,3 +332,48 @@ def _is_gang(allocation: Allocation, spec: AllocationSpec) -> bool:
 
 def _position(item: tuple[int, int]) -> int:
     return item[1]
+
+
+PODS_MIN = 2
+API_VERSION, KIND = "scheduling.k8s.io/v1beta1", "PodGroup"
+
+
+def grouped(manifests: Manifests) -> Manifests:
+    """Return `manifests` with pods that name their group; unchanged when they form no group."""
+    together = _together(manifests)
+    if not manifests.is_delegate or len(together) < PODS_MIN:
+        return manifests
+    name = str(manifests.configmap["metadata"]["name"])
+    pods = tuple(_named(pod, name) if pod in together else pod for pod in manifests.pods)
+    return msgspec.structs.replace(manifests, pods=pods, group=name)
+
+
+def body_of(manifests: Manifests, spec: AllocationSpec, config_map: ObjectMeta) -> RawObject:
+    """Return the group that the pods of `manifests` name; `config_map` is the created ConfigMap of the attempt."""
+    together = [pod for pod in manifests.pods if "schedulingGroup" in pod.manifest["spec"]]
+    wanted = sum(role.count for role in spec.ranks)
+    is_elastic = (spec.min_available or wanted) < wanted
+    group: RawObject = {
+        "schedulingPolicy": {"gang": {"minCount": len(together)}},
+        # The loss of one rank ends a gang that cannot shrink, so kube-scheduler should disrupt all of its pods
+        # together.
+        "disruptionMode": {"single": {}} if is_elastic else {"all": {}},
+    }
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": config_map.name, "uid": config_map.uid}
+    metadata = {
+        "name": manifests.group,
+        "namespace": config_map.namespace,
+        "labels": dict(manifests.configmap["metadata"]["labels"]),
+        "ownerReferences": [owner],
+    }
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": group}
+
+
+def _together(manifests: Manifests) -> tuple[RankPod, ...]:
+    """Return the pods that start together: those of ranks that were neither added later nor restarted."""
+    return tuple(pod for pod in manifests.pods if ANNOTATION_ADDED not in pod.manifest["metadata"]["annotations"])
+
+
+def _named(pod: RankPod, group: str) -> RankPod:
+    spec = {**pod.manifest["spec"], "schedulingGroup": {"podGroupName": group}}
+    return msgspec.structs.replace(pod, manifest={**pod.manifest, "spec": spec})

@@ -5,27 +5,223 @@ Pure; uses only the object names that the caller passes.
 
 Invariants: never a nodeName; restartPolicy Never; no service links; no account token; no value of the user overrides a
 `SLIPWAY_*` variable. All other fields of the user's template stay unchanged.
+
+The folder of our Python files that a pod gets, to run beside or instead of the user's program.
+
+Owns which kind gets which files, their keys in the ConfigMap, the volume and the mount. Pure, except that the files are
+read from the installed package; they are never imported. The pod runs the folder as `python -I <folder> <name>`, see
+`crd/kinds.py`.
+
+Invariant: every replica of one version produces the same bytes, so that the hash of an attempt's objects is the same.
+
+A pod that kube-scheduler binds: the scheduling gate that delays it, and the node affinity that allows only one node.
+
+Owns both as data. Pure. The pod worker decides when and how the gate is removed.
+
+Source: Kubernetes, "Pod Scheduling Readiness": while a pod has a gate, its node affinity may be narrowed, term by term.
+
+The setup of a rank: a script that runs in its main container before its program.
+
+Owns the shell script that runs first the setup and then the program, and the message that marks a failed setup. Pure.
+
+Promises: the setup runs once in each pod, so once in each attempt of a rank. Its output is in the same log. The program
+starts only if the setup ended with 0, and does not inherit variables that the setup sets. A rank whose setup failed has
+the exit code of the setup. A SIGTERM during the setup ends the setup.
+
+The script is the first process of the container. The kernel applies no default signal actions to it, so it has a trap.
+
+The start order of the roles of a gang: the init container in which a rank waits for other roles.
+
+Owns that container, and the program for it in the ConfigMap. All pods of the gang are placed, released and bound
+together. So a waiting rank has its node already and pulls its images during the wait, and the gang is never split. The
+API decides from the pods whether the rank may start (`GET .../ranks/{rank}/start`); the program is
+`slipway.inside.start`. Pure, except that it reads the program's text once.
+
+Invariant: the container requests no more than the main container, so that the pod's requests are those that were
+planned.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import resources
 from typing import Any
 
 import msgspec
 
+from slipway.crd.expansion import literal
 from slipway.crd.homes import claim_name
-from slipway.crd.kinds import ENV_POD_IP, ENV_POD_UID, ENV_PROXY_PREFIX, RESERVED_ENV_PREFIX, SERVICE_KINDS
+from slipway.crd.kinds import (
+    ENV_POD_IP,
+    ENV_POD_UID,
+    ENV_PROXY_PREFIX,
+    HOME_PATH,
+    LIBRARY_PATH,
+    RESERVED_ENV_PREFIX,
+    SERVICE_KINDS,
+)
 from slipway.crd.meta import API_GROUP, RawObject
 from slipway.crd.resolve import template_of
-from slipway.crd.roleresources import containers_of, main_container, object_of
-from slipway.crd.sharedmemory import SHM_PATH, mounts_at, size_of
+from slipway.crd.roleresources import (
+    SHM_PATH,
+    WAITING_CONTAINER,
+    containers_of,
+    main_container,
+    mounts_at,
+    object_of,
+    objects_of,
+    size_of,
+)
 from slipway.crd.v1alpha1 import AllocationSpec, ResourcePoolSpec, RoleSpec
 from slipway.errors import InvalidError
 from slipway.model.ids import AllocationId
-from slipway.model.quantity import format_quantity
-from slipway.pods import context, devices, files, identity, library, rendezvous, startorder
+from slipway.model.lifecycle import Kind
+from slipway.model.resources import format_quantity
+from slipway.pods import context, devices, files, identity, rendezvous
+from slipway.pods.context import PROGRAM_PATH, PROGRAM_VOLUME, PYTHON, resources_beside
 from slipway.pods.files import ContextBundle
-from slipway.pods.pin import LAUNCH_GATE
-from slipway.pods.setup import with_setup
+
+LIBRARY_VOLUME = "slipway-lib"
+_KEY_PREFIX = "99__"
+"""No file of a user has a key with this prefix."""
+_MAIN = "__main__.py"
+_BY_KIND: Mapping[Kind, tuple[str, ...]] = {
+    Kind.SHELL: (_MAIN, "client.py", "home.py", "terminal.py", "sessions.py", "sockets.py"),
+    Kind.NOTEBOOK: (_MAIN, "client.py", "home.py", "service_reporter.py", "signals.py"),
+    Kind.TENSORBOARD: (_MAIN, "client.py", "home.py", "service_reporter.py", "signals.py"),
+}
+
+
+def entries_of(kind: Kind) -> dict[str, str]:
+    """Return {key: text} for the ConfigMap; empty for a kind that needs no files of ours."""
+    return {_KEY_PREFIX + name: _text(name) for name in _BY_KIND.get(kind, ())}
+
+
+def volume_of(kind: Kind, configmap: str) -> list[dict[str, Any]]:
+    """Return the volume for the pod; an empty list when the kind needs no files of ours."""
+    if kind not in _BY_KIND:
+        return []
+    items = [{"key": _KEY_PREFIX + name, "path": _path(name)} for name in _BY_KIND[kind]]
+    return [{"name": LIBRARY_VOLUME, "configMap": {"name": configmap, "items": items}}]
+
+
+def mount_of(kind: Kind) -> list[dict[str, Any]]:
+    """Return the mount for the main container; an empty list when the kind needs no files of ours."""
+    return [{"name": LIBRARY_VOLUME, "mountPath": LIBRARY_PATH, "readOnly": True}] if kind in _BY_KIND else []
+
+
+def _path(name: str) -> str:
+    """Return the path of a file in the folder: in a package, except the file that starts it."""
+    return name if name == _MAIN else f"slipway/inside/{name}"
+
+
+@cache
+def _text(name: str) -> str:
+    return resources.files("slipway.inside").joinpath(name).read_text("utf-8")
+
+
+LAUNCH_GATE = f"{API_GROUP}/launch"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def pinned(affinity: Mapping[str, Any], node: str) -> RawObject:
+    """Return the affinity narrowed to this node; terms are alternatives, so each of them gets the condition.
+
+    A term without conditions matches no node, and the API server refuses to change that, so it stays unchanged.
+    """
+    node_affinity = dict(object_of(affinity.get("nodeAffinity")))
+    terms = [
+        {**term, "matchFields": [*objects_of(term.get("matchFields")), _here(node)]} if _can_match(term) else dict(term)
+        for term in _terms(affinity)
+    ]
+    node_affinity[_REQUIRED] = {"nodeSelectorTerms": terms or [{"matchFields": [_here(node)]}]}
+    return {**affinity, "nodeAffinity": node_affinity}
+
+
+def is_pinned(affinity: Mapping[str, Any], node: str) -> bool:
+    """Whether the affinity allows this node only."""
+    terms = [term for term in _terms(affinity) if _can_match(term)]
+    return bool(terms) and all(_here(node) in objects_of(term.get("matchFields")) for term in terms)
+
+
+def _terms(affinity: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    required = object_of(object_of(affinity.get("nodeAffinity")).get(_REQUIRED))
+    return objects_of(required.get("nodeSelectorTerms"))
+
+
+def _can_match(term: Mapping[str, Any]) -> bool:
+    return bool(term.get("matchExpressions") or term.get("matchFields"))
+
+
+def _here(node: str) -> RawObject:
+    return {"key": "metadata.name", "operator": "In", "values": [node]}
+
+
+SETUP_FAILED = "setup failed"
+"""Start of the termination message of a rank whose setup failed. The watcher reads it."""
+TERMINATION_LOG = "/dev/termination-log"
+SHELL = "/bin/sh"
+_SCRIPT = f"""slipway_setup=$1; slipway_said=$2; shift 2
+slipway_home=${{HOME:-/}}
+[ -w "$slipway_home" ] || [ ! -w {HOME_PATH} ] || slipway_home={HOME_PATH}
+slipway_child=
+trap '[ -z "$slipway_child" ] || {{ kill -TERM "$slipway_child"; wait "$slipway_child"; }}; exit 143' TERM
+HOME=$slipway_home "$(command -v bash || echo sh)" -e -c "$slipway_setup" setup &
+slipway_child=$!
+wait "$slipway_child"
+slipway_code=$?
+trap - TERM
+if [ "$slipway_code" -ne 0 ]; then
+  echo "slipway: {SETUP_FAILED} with exit code $slipway_code" >&2
+  ( echo "{SETUP_FAILED}" > "$slipway_said" ) 2>/dev/null
+  exit "$slipway_code"
+fi
+exec "$@"
+"""
+"""The script uses only POSIX features, because some images have no bash. It chooses HOME as `slipway.inside.home` does
+for our programs."""
+_RUN = 'exec "$(command -v bash || echo sh)" -e -c "$0"'
+
+
+def with_setup(container: RawObject, setup: str) -> RawObject:
+    """Return the container with `setup` before its program. It has a command: the caller has checked that."""
+    said = str(container.get("terminationMessagePath") or TERMINATION_LOG)
+    program: list[Any] = [*(container.get("command") or ()), *(container.get("args") or ())]
+    # Kubernetes expands $(NAME) in the words of the program, as before; the text of the setup is never expanded.
+    front = [SHELL, "-c", literal(_SCRIPT), "slipway", literal(setup), said]
+    return {**container, "command": front, "args": program}
+
+
+def command_of(run: str) -> list[str]:
+    """Return the command that runs a script in bash, or in sh when the image has no bash. The script ends at the first
+    command that fails."""
+    return [SHELL, "-c", _RUN, run]
+
+
+PROGRAM_KEY = "99__start.py"
+"""Key in the ConfigMap; no file of a user gets this key."""
+START_PROGRAM = resources.files("slipway.inside").joinpath("start.py").read_text(encoding="utf-8")
+ITEM: RawObject = {"key": PROGRAM_KEY, "path": "start.py"}
+
+
+def init_container(main: RawObject, *, image: str, python: str) -> RawObject:
+    """Return the container that waits for other roles; it runs as the user of the main container.
+
+    When `image` is empty, the image of the main container is used, which then must contain Python.
+    """
+    made: RawObject = {
+        "name": WAITING_CONTAINER,
+        "image": image or main.get("image"),
+        "command": [python or PYTHON, f"{PROGRAM_PATH}/start.py"],
+        "resources": resources_beside(object_of(main.get("resources"))),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [{"name": PROGRAM_VOLUME, "mountPath": PROGRAM_PATH, "readOnly": True}],
+    }
+    if main.get("securityContext"):
+        made["securityContext"] = main["securityContext"]
+    if not image and main.get("imagePullPolicy"):
+        made["imagePullPolicy"] = main["imagePullPolicy"]
+    return {field: value for field, value in made.items() if value not in ({}, None)}
+
 
 SCHEDULER_NAME = "slipway"
 KUBE_SCHEDULER = "default-scheduler"
@@ -125,9 +321,9 @@ def role_base(
         "tolerations": [msgspec.to_builtins(item) for item in role.tolerations],
         "volumes": [*(pod.get("volumes") or ()), *_volumes(containers[main], bundle, bundle_name, options)],
     }
-    if programs := [*([context.ITEM] if spec.context else []), *([startorder.ITEM] if role.depends_on else [])]:
+    if programs := [*([context.ITEM] if spec.context else []), *([ITEM] if role.depends_on else [])]:
         pod["volumes"].append(context.program_volume(bundle_name, programs))
-    pod["volumes"] += library.volume_of(spec.kind, bundle_name)
+    pod["volumes"] += volume_of(spec.kind, bundle_name)
     pod["volumes"] += identity.volume_of(containers[main], claim_name(user) if spec.home else "")
     if shared:
         backed = {"medium": "Memory", "sizeLimit": format_quantity(shared)}
@@ -156,7 +352,7 @@ def _preparing(spec: AllocationSpec, role: RoleSpec, main: RawObject, options: T
     roles."""
     prepares = [_fetching(spec.context, main, options)] if spec.context else []
     if role.depends_on:
-        prepares.append(startorder.init_container(main, image=options.context_image, python=options.context_python))
+        prepares.append(init_container(main, image=options.context_image, python=options.context_python))
     return prepares
 
 
@@ -259,7 +455,7 @@ def _main(
     mounts = files.mounts(bundle, working_dir=working_dir, needs_work=needs_work and not spec.context)
     if spec.context:
         mounts.insert(0, {"name": files.WORK_VOLUME, "mountPath": working_dir})
-    mounts += library.mount_of(spec.kind)
+    mounts += mount_of(spec.kind)
     if mounts:
         made["volumeMounts"] = [*(made.get("volumeMounts") or ()), *mounts]
     return with_setup(made, spec.setup) if spec.setup else made

@@ -19,8 +19,7 @@ from typing import Any
 import msgspec
 
 from slipway.crd.roleresources import object_of
-from slipway.model.quantity import parse_quantity
-from slipway.model.resources import GPU_NAMES, scale_of
+from slipway.model.resources import GPU_NAMES, parse_quantity, scale_of
 
 MASTER_PORT = 29500
 ELASTIC_BACKEND = "c10d"

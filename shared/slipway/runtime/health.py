@@ -9,27 +9,72 @@ require no token, because their answers are of no use to others.
 
 Invariants: liveness reads the monotonic clock only. An unavailable dependency never fails liveness, because a restart
 would not bring it back. Each refusal states what is wrong and why.
+
+The stack of every task of this process, for an operator who finds that the process does not move.
+
+This module owns the walk along a chain of awaits, and the log records. It writes one record per different stack, so
+that a thousand tasks that wait at the same place are one line.
 """
 
+import asyncio
 import contextlib
 import hmac
 import os
+import types
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Generator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from slipway.runtime import log, stacks, telemetry, web_guard
+from slipway.runtime import log, telemetry, web_guard
 from slipway.runtime.clock import Clock
 from slipway.runtime.http_server import Receive, Scope, Send
 from slipway.runtime.liveness import CURRENT, Loop, Pulse
+
+FRAMES_MAX = 20
+STACKS_MAX = 200
+
+_log = log.get_logger(__name__)
+
+
+def log_stacks(why: str) -> None:
+    """Log the stacks of all tasks of the running event loop."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for task in asyncio.all_tasks():
+        found[stack_of(task)].append(task.get_name())
+    _log.warning("task stacks follow", why=why, tasks=sum(map(len, found.values())), stacks=len(found))
+    for stack, names in sorted(found.items(), key=lambda item: (len(item[1]), item[0]))[:STACKS_MAX]:
+        _log.warning("task stack", task=names[0], count=len(names), stack=stack)
+
+
+def stack_of(task: "asyncio.Task[Any]") -> str:
+    """Return the stack of a task, the outermost frame first: `watcher.py:204 run > lease.py:150 run`."""
+    frames: list[str] = []
+    awaited: Any = task.get_coro()
+    while awaited is not None and len(frames) < FRAMES_MAX:
+        frame, awaited = _step(awaited)
+        if frame is None:
+            break
+        code = frame.f_code
+        frames.append(f"{code.co_filename.rpartition('/')[2]}:{frame.f_lineno} {code.co_name}")
+    return " > ".join(frames) or "no frame"
+
+
+def _step(awaited: Any) -> tuple[types.FrameType | None, Any]:
+    """Return (the frame of a coroutine or generator, the object that it awaits)."""
+    for kind in ("cr", "gi", "ag"):
+        if hasattr(awaited, f"{kind}_frame"):
+            following = getattr(awaited, f"{kind}_await", None)
+            return getattr(awaited, f"{kind}_frame"), following or getattr(awaited, "gi_yieldfrom", None)
+    return None, None
+
 
 Check = Callable[[], str | None]
 
 _JSON = b"application/json"
 EXIT_STANDSTILL = 71
 
-_log = log.get_logger(__name__)
 T = TypeVar("T")
 
 
@@ -123,7 +168,7 @@ class ProcessHealth:
     def end_process(self, why: str) -> None:
         """End the process at once, because its work cannot be stopped in order. The process is then started again."""
         _log.critical("process ended: its work cannot be stopped", why=why)
-        stacks.log_stacks(why)
+        log_stacks(why)
         self._exit_process(EXIT_STANDSTILL)
 
 

@@ -26,8 +26,7 @@ from slipway.model import exec_channels, tcp_tunnel
 from slipway.runtime import log
 from slipway.runtime.clock import SystemClock
 from slipway.runtime.connections import ListenerConnection, ListenerConnections, ListenerLimits, refused
-from slipway.runtime.tasks import TaskGroup
-from slipway.runtime.turns import ByteTurns
+from slipway.runtime.tasks import ByteTurns, TaskGroup
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

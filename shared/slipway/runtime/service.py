@@ -24,15 +24,14 @@ from typing import Generic, NamedTuple, Protocol, TypeVar, cast
 
 from slipway.errors import ControlPlaneError, InvalidError, InvariantError, TransientError
 from slipway.installed import installed_version
-from slipway.runtime import log, memory, settings, stacks, telemetry
+from slipway.runtime import log, memory, settings, telemetry
 from slipway.runtime.clock import Clock, DisciplinedClock, Random, SystemRandom
 from slipway.runtime.connections import ListenerLimits
-from slipway.runtime.health import HealthApp, ProcessHealth
+from slipway.runtime.health import HealthApp, ProcessHealth, log_stacks
 from slipway.runtime.http_server import AsgiApp, HttpServer, Receive, Scope, Send
-from slipway.runtime.listen import ListenAddress, bind_all, parse_listen
+from slipway.runtime.listen import Certificate, ListenAddress, bind_all, parse_listen
 from slipway.runtime.liveness import Loop
 from slipway.runtime.tasks import TaskGroup
-from slipway.runtime.tls import Certificate
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -386,7 +385,7 @@ def _signals(begin_drain: Callable[[], None]) -> Generator[None]:
     handled = (signal.SIGTERM, signal.SIGINT)
     for number in handled:
         running.add_signal_handler(number, on_signal, number)
-    running.add_signal_handler(signal.SIGUSR1, stacks.log_stacks, "requested by SIGUSR1")
+    running.add_signal_handler(signal.SIGUSR1, log_stacks, "requested by SIGUSR1")
     # If the event loop hangs, only the stack of its thread is available; this handler writes it.
     with contextlib.suppress(ValueError, OSError):
         faulthandler.register(signal.SIGUSR1, file=sys.__stderr__ or sys.stderr, all_threads=True, chain=True)

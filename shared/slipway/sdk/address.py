@@ -63,9 +63,9 @@ def find_with_place(named: str = "") -> tuple[ServerAddress, str]:
 
 def own_name() -> str:
     """Return the user name sent to an API without authentication: `SLIPWAY_USER`, the setting, or the login name."""
-    from slipway.sdk import preferences
+    from slipway.sdk.contexts import preferred_user
 
-    return preferences.user().value
+    return preferred_user().value
 
 
 def _with_local_token(found: ServerAddress) -> ServerAddress:

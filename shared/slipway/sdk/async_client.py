@@ -12,8 +12,8 @@ from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 
-from slipway.api.batch_schemas import BatchAnswer, LaunchesAnswer
-from slipway.api.job_schemas import JobChanged, JobView
+from slipway.api.allocations.batch_schemas import BatchAnswer, LaunchesAnswer
+from slipway.api.queues.job_schemas import JobChanged, JobView
 from slipway.api.schemas import (
     AllocationList,
     AllocationView,
@@ -46,7 +46,7 @@ from slipway.sdk.server_version import ServerVersion
 from slipway.sdk.watches import Watch
 
 if TYPE_CHECKING:
-    from slipway.api.usage_view import UsageView
+    from slipway.api.usage.usage_view import UsageView
 
 Json = dict[str, Any]
 T = TypeVar("T")

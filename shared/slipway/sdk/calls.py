@@ -11,9 +11,9 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from slipway.api.batch_schemas import BatchAnswer, BatchRequest, LaunchesAnswer
-from slipway.api.change_schemas import ChangeBody, KillBody
-from slipway.api.job_schemas import JobBody, JobChange, JobChanged, JobList, JobView
+from slipway.api.allocations.batch_schemas import BatchAnswer, BatchRequest, LaunchesAnswer
+from slipway.api.allocations.change_schemas import ChangeBody, KillBody
+from slipway.api.queues.job_schemas import JobBody, JobChange, JobChanged, JobList, JobView
 from slipway.api.schemas import (
     AllocationList,
     AllocationView,
@@ -34,7 +34,7 @@ from slipway.sdk import retries
 from slipway.sdk.launches import fields_of
 
 if TYPE_CHECKING:
-    from slipway.api.usage_view import UsageView
+    from slipway.api.usage.usage_view import UsageView
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -373,7 +373,7 @@ def node(name: str) -> ApiCall[NodeView]:
 
 def usage(by: str, first_day: str, last_day: str, filters: Mapping[str, Any]) -> "ApiCall[UsageView]":
     """Build the call that reads the summed usage."""
-    from slipway.api.usage_view import UsageView
+    from slipway.api.usage.usage_view import UsageView
 
     query = {**parameters(filters), "by": by, "from": first_day, "to": last_day}
     return ApiCall(method="GET", path="/usage", query=query, answer=UsageView)

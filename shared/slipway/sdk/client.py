@@ -14,8 +14,8 @@ from contextlib import closing, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, Unpack
 
-from slipway.api.batch_schemas import BatchAnswer, LaunchesAnswer
-from slipway.api.job_schemas import JobChanged, JobView
+from slipway.api.allocations.batch_schemas import BatchAnswer, LaunchesAnswer
+from slipway.api.queues.job_schemas import JobChanged, JobView
 from slipway.api.schemas import (
     AllocationList,
     AllocationView,
@@ -38,7 +38,7 @@ from slipway.errors import (
 )
 from slipway.model.events import AllocationEvent
 from slipway.model.lifecycle import Kind, Phase
-from slipway.sdk import calls, commands, launches, refusals, tables, watches
+from slipway.sdk import calls, commands, launches, refusals, runs, watches
 from slipway.sdk.calls import ApiCall, ListFilters, LogFilters, UsageFilters
 from slipway.sdk.commands import CommandOutput, CommandResult, RankCommand
 from slipway.sdk.retries import RetryBudget, Tries, chance
@@ -47,7 +47,7 @@ from slipway.sdk.server_version import ServerVersion
 from slipway.sdk.watches import Watch
 
 if TYPE_CHECKING:
-    from slipway.api.usage_view import UsageView
+    from slipway.api.usage.usage_view import UsageView
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -548,7 +548,7 @@ class Pages:
 
     def _repr_html_(self) -> str:
         page = self._fetch("")
-        return tables.allocations_table(page.items, has_more=bool(page.metadata.continue_))
+        return runs.allocations_table(page.items, has_more=bool(page.metadata.continue_))
 
 
 class EntryStream(Generic[T]):

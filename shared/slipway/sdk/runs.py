@@ -1,9 +1,68 @@
-"""The properties of a run, shared by both clients. Pure: they read the view that was received last."""
+"""The properties of a run, shared by both clients. Pure: they read the view that was received last.
+
+The HTML tables that a notebook shows for runs; every text is escaped. Pure.
+"""
+
+import html
+from collections.abc import Sequence
+from typing import Any, cast
 
 from slipway.api.schemas import AllocationView
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Result
-from slipway.sdk import tables
+
+Json = dict[str, Any]
+
+ROWS_MAX = 25
+_CELL = 'style="text-align:left"'
+
+
+def state_of(view: AllocationView) -> str:
+    """Return the phase, or the result after the end. Held, Ready and Waiting replace the phase that contains them."""
+    if view.phase is Phase.TERMINATED:
+        return view.result.value if view.result is not None else view.phase.value
+    if view.hold and view.phase is Phase.PENDING:
+        return "Held"
+    if view.phase is Phase.RUNNING and (view.waiting or view.ready):
+        return "Waiting" if view.waiting else "Ready"
+    return view.phase.value
+
+
+def ranks_of(view: AllocationView) -> str:
+    """Return `running/all` until the allocation ends, then `all`."""
+    roles, ranks = cast("list[Json]", view.spec.get("ranks") or []), cast("list[Json]", view.status.get("ranks") or [])
+    count = sum(int(role.get("count", 1)) for role in roles) or 1
+    if view.phase is Phase.TERMINATED:
+        return str(count)
+    running = sum(rank.get("phase") == "Running" for rank in ranks)
+    return f"{running}/{count}"
+
+
+def allocations_table(views: Sequence[AllocationView], *, has_more: bool = False) -> str:
+    """Return a table with one row per view; with `has_more` a line below says that there are more."""
+    names = ("id", "kind", "state", "ranks", "queue", "user", "created", "message")
+    rows = [
+        (
+            view.id,
+            view.kind.value,
+            state_of(view),
+            ranks_of(view),
+            view.queue,
+            view.user,
+            view.created_at,
+            view.message or view.reason,
+        )
+        for view in views[:ROWS_MAX]
+    ]
+    more = "<p>… and more</p>" if has_more or len(views) > ROWS_MAX else ""
+    return html_table(names, rows) + more
+
+
+def html_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return an HTML table of these texts."""
+    head = "".join(f"<th {_CELL}>{html.escape(name)}</th>" for name in names)
+    body = "".join(f"<tr>{''.join(f'<td {_CELL}>{html.escape(text)}</td>' for text in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 class RunState:
@@ -38,7 +97,7 @@ class RunState:
         return self.view.result is Result.SUCCEEDED
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id}: {tables.state_of(self.view)}, ranks {tables.ranks_of(self.view)}>"
+        return f"<{type(self).__name__} {self.id}: {state_of(self.view)}, ranks {ranks_of(self.view)}>"
 
     def _repr_html_(self) -> str:
-        return tables.allocations_table([self.view])
+        return allocations_table([self.view])

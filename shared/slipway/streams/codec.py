@@ -5,6 +5,11 @@ know Redis or IO. Decoded data may be hostile: each function returns a value or 
 An event of an unknown type raises `UnknownTypeError`: consumers write it to the dead letters, readers skip it.
 
 Invariant: encoding is a pure, deterministic function of the value, so that republishing gives the same bytes.
+
+The one rule, pure: which entry may follow in an allocation's stream.
+
+This module owns the decision that keeps a stream ordered and contiguous. `lua/append.lua` is its atomic twin on the
+server; a test runs random operations on both.
 """
 
 import re
@@ -21,7 +26,16 @@ from slipway.model.numbers import plain
 from slipway.streams import keys
 from slipway.streams.decisions import DecisionEntry, DecisionLogLimits
 from slipway.streams.macs import ForgedError, Macs
-from slipway.streams.ports import Claimed, DeadLetter, FeedEntry, FeedOp, SpanRecord, WorkHint
+from slipway.streams.ports import (
+    Claimed,
+    DeadLetter,
+    EntryOutcome,
+    FeedEntry,
+    FeedOp,
+    SpanRecord,
+    StreamEntry,
+    WorkHint,
+)
 from slipway.streams.webhooks import Delivery
 
 Fields = Mapping[str, bytes]
@@ -426,3 +440,16 @@ def _traceparent(fields: Fields) -> str:
     """
     value = fields.get("traceparent", b"")[:64].decode("ascii", "replace")
     return value if _TRACEPARENT.fullmatch(value) else ""
+
+
+def judge_order(entry: StreamEntry, last_seq: int | None) -> EntryOutcome:
+    """Return whether the entry may follow a stream that ends with `last_seq` (None: it is empty)."""
+    seq = entry.event.seq
+    if last_seq is None:
+        return EntryOutcome.APPENDED if entry.oldest_seq in (None, seq) else EntryOutcome.GAP
+    if seq <= last_seq:
+        return EntryOutcome.DUPLICATE
+    if entry.event.truncated is not None:
+        bridges = truncated_range(entry.event.truncated) == (last_seq + 1, seq - 1)
+        return EntryOutcome.APPENDED if bridges else EntryOutcome.GAP
+    return EntryOutcome.APPENDED if seq == last_seq + 1 else EntryOutcome.GAP

@@ -1,7 +1,7 @@
 """The port of the decision log: the planner's input and decisions, per pool, limited by entries and by bytes.
 
 This module owns the terms and the promises. The scheduler owns the meaning of an entry's data. Two implementations keep
-every promise and pass one contract suite: `redis_decisions.py` and `memory_decisions.py`.
+every promise and pass one contract suite: `redis_side.py` and `memory_side.py`.
 
 The entries form chains. A chain begins with its base (`number` 0), which depends on no other entry. Every other entry
 depends on the entry before it in its chain. Chains of several leaders may be interleaved.

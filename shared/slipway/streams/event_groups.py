@@ -1,7 +1,7 @@
 """The port of an integration's consumer group on the firehose: every event, at least once.
 
 This module owns the terms and the promises. It must not know what a handler does with an event. Two implementations
-keep every promise and pass one contract suite: `redis_event_groups.py` and `memory_event_groups.py`.
+keep every promise and pass one contract suite: `redis_events.py` and `memory_side.py`.
 
 Promises:
 

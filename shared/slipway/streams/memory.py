@@ -14,9 +14,9 @@ from slipway.errors import ExpiredError, InvalidError, PermanentError, StaleErro
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Event
 from slipway.streams import codec, keys, pages, snapshot
+from slipway.streams.codec import judge_order
 from slipway.streams.macs import Macs
 from slipway.streams.memory_server import Fields, MemoryServer, pipeline
-from slipway.streams.order import judge
 from slipway.streams.pages import ZERO, Id, id_text
 from slipway.streams.ports import (
     Appended,
@@ -76,7 +76,7 @@ class MemoryEvents:
         if not newest and self._server.stream(key) is not None:
             self._server.drop(key)  # another client emptied the stream
         last_seq = newest[0][0][1] if newest else None
-        outcome = judge(entry, last_seq)
+        outcome = judge_order(entry, last_seq)
         ends = event.type is Event.TERMINATED
         ttl_s = entry.expire_s if entry.expire_s is not None else (keys.ALLOCATION.ttl_s if ends else 0)
         if outcome is EntryOutcome.APPENDED:

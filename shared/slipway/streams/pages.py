@@ -11,10 +11,9 @@ from typing import TypeVar
 from slipway.errors import InvalidError
 from slipway.streams import codec, keys, logpacks
 from slipway.streams.decisions import StoredDecision
-from slipway.streams.logouts import LogoutPage
 from slipway.streams.logpacks import LogKey, LogPosition, StoredLine
 from slipway.streams.macs import Macs
-from slipway.streams.ports import FeedEntry, FirehoseEvent, SpanRecord, StoredEvent, Tally
+from slipway.streams.ports import FeedEntry, FirehoseEvent, LogoutPage, SpanRecord, StoredEvent, Tally
 
 Id = tuple[int, int]
 Page = Sequence[tuple[Id, codec.Fields]]

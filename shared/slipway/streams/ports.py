@@ -15,6 +15,19 @@ Promises of every port:
 
 Not promised: that a cursor's entry still exists; that nothing is delivered twice (except in an allocation's own stream,
 which contains each seq at most once, in order).
+
+Ended and renewed logins of browsers, and used one-time codes: the data that replicas of the api share.
+
+This module owns the terms and the promises. It must not know Redis, cookies or tokens: it handles ids only.
+
+Promises: every reader that reads before the cap of the table drops an entry receives the entry. `take` returns True
+once for a code, within its time, as long as the server keeps its data. `kept` returns the text that was written last.
+Not promised: that the server keeps the data; `is_lost` reports a loss.
+
+The port to the condition of the Redis server: its settings, the permissions of our account, and its backlogs.
+
+This module reports facts only; other modules judge them for an operator. A value that the account may not read is None,
+and its command is listed. So "unknown" never looks like "fine".
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -27,13 +40,98 @@ from slipway.model.events import AllocationEvent
 from slipway.model.ids import AllocationId
 from slipway.streams.allgather import Gatherings
 from slipway.streams.decisions import DecisionLog
-from slipway.streams.logouts import Logouts
 from slipway.streams.logpacks import LogAppended, LogKey, LogPack, LogPosition, StoredLine
-from slipway.streams.server_health import ServerHealthReader
 from slipway.streams.webhooks import Webhooks
 
 if TYPE_CHECKING:
     from slipway.streams.event_groups import EventGroup
+
+
+class LogoutPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Ended logins: {id of a login: when it would have expired, epoch seconds}. Read on after `cursor`."""
+
+    ended: Mapping[str, float]
+    cursor: str | None
+    has_more: bool = False
+    is_lost: bool = False
+    """The server has lost the entries that the cursor refers to. Read from the beginning, and append the known
+    logins.
+    """
+
+
+class Logouts(Protocol):
+    """Ended logins and used codes."""
+
+    async def append(self, ended: Mapping[str, float]) -> None:
+        """Publish ended logins. Repeating a login does no harm."""
+        ...
+
+    async def read(self, after: str | None, *, limit: int) -> LogoutPage:
+        """Return the logins that were published after a cursor, oldest first."""
+        ...
+
+    async def keep(self, login: str, text: str, ttl_s: int) -> None:
+        """Store a text about a login for other replicas, in place of an earlier one."""
+        ...
+
+    async def kept(self, login: str) -> str:
+        """Return the stored text about a login; empty when there is none or it has expired."""
+        ...
+
+    async def take(self, code: str, ttl_s: int) -> bool:
+        """Return whether this code was not taken before. The code is remembered for `ttl_s` seconds."""
+        ...
+
+
+class ServerHealth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The condition of the server at one moment. Sizes are in bytes, times in epoch seconds.
+
+    On a Redis Cluster the settings and sizes are those of one master.
+    """
+
+    product: str
+    """Redis or Valkey, with its own version."""
+    version: str
+    """The Redis version that it is compatible with."""
+    time: float | None
+    """The server's clock, in the middle of the query."""
+    asked_at: float
+    """Our clock at that moment."""
+    role: str = ""
+    policy: str | None = None
+    """The setting maxmemory-policy."""
+    memory_used: int | None = None
+    memory_max: int | None = None
+    """The memory limit; 0 means no limit."""
+    evicted: int | None = None
+    appendonly: bool | None = None
+    saves: bool | None = None
+    """Whether the server takes snapshots."""
+    is_persisting: bool | None = None
+    """Whether the last snapshot and the last write of the append-only file succeeded."""
+    account: str = ""
+    """The service whose needs the login was compared with; of several services, the one that it matches best."""
+    refused: list[str] = []
+    """Commands with their keys that this service needs and the login may not use."""
+    unread: list[str] = []
+    """Commands of this check that the account may not use."""
+    dead: int | None = 0
+    """Number of dead letters."""
+    waiting: int | None = 0
+    """Number of hints that were delivered and not acknowledged."""
+    stale_consumers: int | None = 0
+    """Number of consumers that have left a hint untouched for `STALE_S`, without another consumer claiming it."""
+
+
+STALE_S = 600.0
+
+
+class ServerHealthReader(Protocol):
+    """Reads the condition of the server."""
+
+    async def look(self) -> ServerHealth:
+        """Return the current condition. Changes nothing. Raises `UnavailableError`, `DeadlineError`, `DeniedError`."""
+        ...
 
 
 class StreamEntry(msgspec.Struct, frozen=True, kw_only=True):

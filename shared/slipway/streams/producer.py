@@ -6,6 +6,11 @@ It does not know Redis.
 Promises: `RingPublisher` appends the missing events of a ring to the allocation's stream, in order, even when others
 publish at the same time. `BestEffortWriter.offer_*` never block and never raise. Values that do not fit are dropped and
 counted. Only activity is kept while the server is away.
+
+The producer span of a hint, to which the pod worker's span links on the other side of the stream.
+
+This module owns this one span. It must not know how hints are sent. The span has no duration, because hints are
+collected and sent together.
 """
 
 import asyncio
@@ -18,9 +23,10 @@ import msgspec
 from slipway.errors import InvalidError, PermanentError, TransientError
 from slipway.model.events import AllocationEvent
 from slipway.model.ids import AllocationId
-from slipway.runtime import liveness
+from slipway.runtime import liveness, semconv, telemetry
 from slipway.runtime.clock import Clock
 from slipway.runtime.liveness import Loop
+from slipway.streams import keys
 from slipway.streams.ports import Activity, EntryOutcome, EventLog, SpanRecord, StreamEntry, Tally, TraceLog
 
 T = TypeVar("T")
@@ -233,3 +239,18 @@ class BestEffortWriter:
     async def _write(self) -> bool:
         """Write the activity; False when it is kept for later."""
         return await self._touches.flush(self._sinks.activity.touch)
+
+
+def hint_traceparent(cause: str, allocation: AllocationId) -> str:
+    """Return the traceparent for a hint about this allocation. `cause` is the traceparent of the span that caused the
+    hint.
+    """
+    stream = keys.work(keys.shard_of(allocation))
+    sent = telemetry.emit(
+        f"send {keys.WORK.prefix.rstrip(':')}",
+        parent=cause,
+        allocation_id=allocation,
+        attributes=semconv.sends(stream),
+        kind=telemetry.SpanKind.PRODUCER,
+    )
+    return sent or cause

@@ -1,20 +1,50 @@
 """Wake-ups, the raw cluster feed, traces, activity and dead letters on Redis.
 
 This module owns one small class per port. It must not know the meaning of the entries.
+
+The decision log on Redis: one stream per pool.
+
+The `Logouts` on Redis.
+
+They are a capped stream of ended logins, and one key with an expiry for each used code and each renewed login.
+
+Source: https://redis.io/docs/latest/commands/set/ (NX)
+
+Gatherings on Redis: one hash for each, changed by one script.
+
+This module owns the calls of `lua/gather.lua`, which owns the numbers in the hash.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import msgspec
+
 from slipway.errors import ExpiredError, InvalidError, StaleError
 from slipway.model.ids import AllocationId
 from slipway.streams import codec, keys, pages, rows, scripts, snapshot
+from slipway.streams.allgather import (
+    BYTES_MAX,
+    COST_BYTES,
+    KEPT_BYTES_MAX,
+    SEAT_FIELD,
+    SILENCE_S,
+    AllgatherState,
+    Gathered,
+    GatherKey,
+    Seat,
+    seat_code,
+    seats_of,
+    token_of,
+)
 from slipway.streams.client import Argument, Command, RedisClient, command
+from slipway.streams.decisions import DecisionEntry, DecisionLogLimits, StoredDecision
 from slipway.streams.macs import Macs
 from slipway.streams.ports import (
     DeadLetter,
     FeedEntry,
     FeedPosition,
+    LogoutPage,
     SpanRecord,
     Tally,
     WakeUp,
@@ -196,3 +226,117 @@ class RedisDead:
     async def drop(self, letter_id: str) -> bool:
         one = pages.id_text(codec.cursor_parts(letter_id))
         return await self._client.run(command("XDEL", keys.DEAD.prefix, one)) == 1
+
+
+class RedisDecisions:
+    """The `DecisionLog` on Redis."""
+
+    def __init__(self, client: RedisClient, tally: Tally) -> None:
+        self._client, self._tally = client, tally
+
+    async def append(self, pool: str, entry: DecisionEntry, *, base: str | None, caps: DecisionLogLimits) -> str | None:
+        codec.check_decision(entry, caps)
+        fields = rows.flat(codec.encode_decision(entry))
+        key, limits = keys.decisions(pool), (caps.entries, caps.size, len(entry.data))
+        written: bytes = await scripts.run(self._client, scripts.DECISIONS, key, base or "", *limits, *fields)
+        return written.decode() or None
+
+    async def read(self, pool: str, *, after: str | None = None, limit: int = 100) -> list[StoredDecision]:
+        start = pages.id_text(pages.start_of(after))
+        each = command("XRANGE", keys.decisions(pool), f"({start}", "+", "COUNT", limit)
+        return pages.decisions(rows.entries(await self._client.run(each)), self._tally)
+
+
+class RedisLogouts:
+    """The `Logouts` on Redis."""
+
+    def __init__(self, client: RedisClient) -> None:
+        self._client = client
+
+    async def append(self, ended: Mapping[str, float]) -> None:
+        key, cap = keys.LOGOUTS.prefix, ("MAXLEN", "~", keys.LOGOUTS.length_max, "*")
+        fields = [codec.encode_logout(login, ends_at) for login, ends_at in ended.items()]
+        rows.checked(await self._client.pipeline([command("XADD", key, *cap, *rows.flat(each)) for each in fields]))
+
+    async def read(self, after: str | None, *, limit: int) -> LogoutPage:
+        start, key = pages.start_of(after), keys.LOGOUTS.prefix
+        newest = rows.entries(await self._client.run(command("XREVRANGE", key, "+", "-", "COUNT", 1)))
+        if (newest[0][0] if newest else pages.ZERO) < start:
+            return LogoutPage(ended={}, cursor=None, is_lost=True)
+        reply = await self._client.run(command("XRANGE", key, f"({pages.id_text(start)}", "+", "COUNT", limit))
+        return pages.logouts(rows.entries(reply), after, limit)
+
+    async def keep(self, login: str, text: str, ttl_s: int) -> None:
+        await self._client.run(command("SET", keys.sign_in(login), text, "EX", ttl_s))
+
+    async def kept(self, login: str) -> str:
+        found = await self._client.run(command("GET", keys.sign_in(login)))
+        return found.decode("ascii", "replace") if isinstance(found, bytes) else ""
+
+    async def take(self, code: str, ttl_s: int) -> bool:
+        return await self._client.run(command("SET", keys.used_code(code), "1", "NX", "EX", ttl_s)) is not None
+
+
+_SILENCE_MS = int(SILENCE_S * 1_000)
+
+
+class RedisGatherings:
+    """The `Gatherings` on Redis."""
+
+    def __init__(self, client: RedisClient, macs: Macs | None = None) -> None:
+        """With `macs`, seats are signed, and signatures are required on reading."""
+        self._client, self._macs = client, macs
+
+    async def join(self, key: GatherKey, seat: Seat, *, peers: int, owner: str) -> Gathered:
+        limits = (BYTES_MAX, keys.GATHER.ttl_s, _SILENCE_MS)
+        call = (seat.request_id, seat.token, owner, seat.rank, peers, *limits, seat.data)
+        code = seat_code(_name(key), seat, peers, self._macs)
+        state = await self._run(key, "join", *call, *([code] if code else []))
+        is_in = state.outcome in (AllgatherState.OPEN, AllgatherState.COMPLETED)
+        if is_in and state.present == 1 and await self._is_spent(key):
+            await self._client.run(command("DEL", _name(key)))
+            return msgspec.structs.replace(state, outcome=AllgatherState.SPENT)
+        if state.outcome is AllgatherState.COMPLETED:
+            await self._count(key)
+        return state
+
+    async def look(self, key: GatherKey, *, owner: str) -> Gathered:
+        return await self._run(key, "look", owner, keys.GATHER.ttl_s, _SILENCE_MS)
+
+    async def leave(self, key: GatherKey, seat: Seat) -> None:
+        await self._run(key, "leave", seat.request_id, seat.token)
+
+    async def tokens(self, key: GatherKey, request_ids: Sequence[str]) -> list[str]:
+        if not request_ids:
+            return []
+        names = [f"{SEAT_FIELD}{request_id}" for request_id in request_ids]
+        found = await self._client.run(command("HMGET", _name(key), *names))
+        return [token_of(raw) if raw is not None else "" for raw in found]
+
+    async def seats(self, key: GatherKey, *, are_all: bool = False) -> list[Seat]:
+        name = _name(key)
+        found = rows.fields(await self._client.run(command("HGETALL", name)))
+        return seats_of(found, name, self._macs, are_all=are_all)
+
+    async def forget(self, key: GatherKey) -> None:
+        await self._client.run(command("DEL", _name(key)))
+
+    async def _count(self, key: GatherKey) -> None:
+        """Add a complete gathering to the stored bytes. The window ends when the oldest of them may have expired."""
+        size = int(await self._client.run(command("HGET", _name(key), "b")) or 0) + COST_BYTES
+        kept = keys.gathered(key.allocation)
+        counted = command("HINCRBY", kept, "b", size)
+        rows.checked(await self._client.pipeline([counted, command("EXPIRE", kept, keys.GATHER.ttl_s, "NX")]))
+
+    async def _is_spent(self, key: GatherKey) -> bool:
+        kept = await self._client.run(command("HGET", keys.gathered(key.allocation), "b"))
+        return int(kept or 0) > KEPT_BYTES_MAX
+
+    async def _run(self, key: GatherKey, what: str, *args: Argument) -> Gathered:
+        call = (_name(key), what, int(self._client.clock.now() * 1_000), *args)
+        outcome, peers, present, version = await scripts.run(self._client, scripts.GATHER, *call)
+        return Gathered(outcome=AllgatherState(outcome.decode()), peers=peers, present=present, version=version)
+
+
+def _name(key: GatherKey) -> str:
+    return keys.gather(key.allocation, key.attempt, key.group)

@@ -8,18 +8,17 @@ from slipway.streams.accounts import BY_NAME, Account
 from slipway.streams.client import RedisClient, RedisSettings
 from slipway.streams.macs import Macs
 from slipway.streams.ports import NoTally, Tally
-from slipway.streams.redis_decisions import RedisDecisions
-from slipway.streams.redis_event_groups import RedisEventGroup
-from slipway.streams.redis_events import RedisEvents, RedisFirehose
-from slipway.streams.redis_gather import RedisGatherings
-from slipway.streams.redis_logouts import RedisLogouts
+from slipway.streams.redis_events import RedisEventGroup, RedisEvents, RedisFirehose
 from slipway.streams.redis_logs import RedisLogs
 from slipway.streams.redis_server_health import RedisServerHealthReader
 from slipway.streams.redis_side import (
     RedisActivity,
     RedisDead,
+    RedisDecisions,
     RedisFeed,
+    RedisGatherings,
     RedisHealth,
+    RedisLogouts,
     RedisTraces,
     RedisWake,
 )

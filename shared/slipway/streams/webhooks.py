@@ -1,7 +1,7 @@
 """The port of webhooks: events of the firehose on their way to external receivers, each at least once.
 
 This module owns the terms and the promises. It must not know HTTP, receivers or filters. Two implementations keep every
-promise and pass one contract suite: `redis_webhooks.py` and `memory_webhooks.py`.
+promise and pass one contract suite: `redis_webhooks.py` and `memory_side.py`.
 
 There are two stages, so that a slow or dead receiver delays no other one. The group `webhooks` reads the firehose and
 copies each event into the queue of every webhook that wants it (`take`, then `route`). Each queue is processed

@@ -7,11 +7,10 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from slipway.facts.core_objects import node_fact
 from slipway.kube.extender import ExtenderClient
-from slipway.kube.facts import node_fact
 from slipway.kube.objects import Node
-from slipway.model.extenders import ExtenderFact
-from slipway.model.facts import AllocationFact, PoolFact, QueueFact, RoleFact
+from slipway.model.facts import AllocationFact, ExtenderFact, PoolFact, QueueFact, RoleFact
 from slipway.model.resources import Resources
 from slipway.runtime.clock import SystemClock
 from slipway.scheduler.extenders import Extenders

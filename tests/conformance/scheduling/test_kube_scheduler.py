@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from slipway.kube.facts import node_fact, pod_fact
+from slipway.facts.core_objects import node_fact, pod_fact
 from slipway.kube.objects import Node, Pod
 from slipway.model.facts import AllocationFact, PoolFact, QueueFact, RoleFact, Toleration
 from slipway.scheduler.plan.placement.policy import SPREAD, policy_of

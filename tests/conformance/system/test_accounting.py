@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.kube.facts import node_fact, pod_fact
+from slipway.facts.core_objects import node_fact, pod_fact
 from slipway.kube.objects import Node, Pod
 from slipway.model.facts import PoolFact
 from slipway.model.resources import CPU, MEMORY, Resources

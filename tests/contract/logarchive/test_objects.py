@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from slipway.logarchive.archive import ArchiveObjects
 from slipway.logarchive.objects import open_archive
-from slipway.logarchive.ports import ArchiveObjects
 from slipway.runtime.clock import SystemClock
 from tests.support import s3_gateway
 from tests.support.archive_objects import MemoryObjects

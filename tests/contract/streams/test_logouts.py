@@ -1,8 +1,7 @@
 """Every replica of the api reads the same ended logins and used codes."""
 
 from slipway.streams import keys
-from slipway.streams.logouts import LogoutPage
-from slipway.streams.ports import Streams
+from slipway.streams.ports import LogoutPage, Streams
 from tests.support.redis import Backend
 
 

@@ -12,8 +12,8 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from slipway.api.prometheus import Prometheus, PrometheusError
 from slipway.api.settings import Settings
+from slipway.api.usage.prometheus import Prometheus, PrometheusError
 from slipway.cli import main
 from slipway.model.times import format_time
 from tests.support.api_world import ApiWorld, api_world

@@ -13,8 +13,8 @@ import httpx2
 import pytest
 from cryptography.fernet import Fernet
 
-from slipway.api.access.session import LoginSession
-from slipway.api.access.sign_ins import PENDING_S, RENEW_GAP_S
+from slipway.api.auth.session import LoginSession
+from slipway.api.auth.sign_ins import PENDING_S, RENEW_GAP_S
 from slipway.api.deps import ApiDeps
 from tests.support.access import Teams, served_by, teams_world
 from tests.support.clock import ShiftedClock

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from slipway.api.access.issuer import FETCH_GAP_S, KEYS_FRESH_S, Issuer
+from slipway.api.auth.issuer import FETCH_GAP_S, KEYS_FRESH_S, Issuer
 from slipway.api.settings import Settings
 from slipway.ops.doctor.command import ApiIssuerCondition, api_condition_of, judge_issuer
 from slipway.ops.doctor.finding import FindingState

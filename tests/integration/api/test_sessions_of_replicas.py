@@ -7,8 +7,8 @@ from pathlib import Path
 
 from cryptography.fernet import Fernet
 
-from slipway.api.access.ended_sessions import LOOK_S
-from slipway.api.access.session import LoginSession
+from slipway.api.auth.ended_sessions import LOOK_S
+from slipway.api.auth.session import LoginSession
 from slipway.api.deps import ApiDeps
 from slipway.runtime.clock import SeededRandom, SystemClock
 from slipway.streams.client import RedisSettings

@@ -10,7 +10,7 @@ import pytest
 import trustme
 
 from slipway.errors import InvalidError
-from slipway.runtime.tls import CERTIFICATE, KEY, Certificate
+from slipway.runtime.listen import CERTIFICATE, KEY, Certificate
 from tests.integration.api.test_process import EXIT_S, a_cluster, environment, run
 from tests.support.http_stub import write_kubeconfig
 from tests.support.ports import free_port

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from slipway.api import openapi
 from slipway.api.app import ENDPOINTS
+from slipway.api.http import openapi
 from tests.support.api_world import api_world
 from tests.support.http_stub import serve_app
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from slipway.local.process import Child
+from slipway.local.process import FAILURES_MAX, Child, Watchdog
 from slipway.local.stack import _free_port as free_port  # pyright: ignore[reportPrivateUsage]
-from slipway.local.watchdog import FAILURES_MAX, Watchdog
 from slipway.runtime.clock import SystemClock
 
 SERVICE = textwrap.dedent(

@@ -8,7 +8,7 @@ import pytest
 
 from slipway.errors import DeniedError
 from slipway.runtime.clock import SeededRandom, SystemClock
-from slipway.streams import accounts, keys, probes
+from slipway.streams import accounts, keys, redis_server_health
 from slipway.streams.accounts import Account, Grant
 from slipway.streams.client import Command, RedisClient, RedisSettings
 from slipway.streams.keys import KeyFamily
@@ -118,7 +118,7 @@ async def test_forbidden_commands_of_an_account_are_refused(name: str, service: 
             allowed: list[str] = []
             for family in keys.TABLE:
                 refused = every - account.commands().get(family, frozenset())
-                tried = probes.probes(Grant((family,), tuple(refused)), is_cluster=False)
+                tried = redis_server_health.probes(Grant((family,), tuple(refused)), is_cluster=False)
                 replies = await client.pipeline(list(tried.values()))
                 allowed += [said for said, reply in zip(tried, replies, strict=True) if not is_refused(reply)]
             replies = await client.pipeline([Command("", args) for args in RULING])

@@ -26,8 +26,7 @@ from slipway.errors import (
 from slipway.local.valkey import ServerOptions, ValkeyProcess
 from slipway.runtime.clock import SeededRandom, SystemClock
 from slipway.streams import client as client_module
-from slipway.streams.client import Command, RedisClient, RedisSettings, command
-from slipway.streams.pool import Pool
+from slipway.streams.client import Command, Pool, RedisClient, RedisSettings, command
 from slipway.streams.ports import EntryOutcome, StreamEntry
 from slipway.streams.redis_streams import RedisStreams, connect
 from slipway.streams.replies import GroupMissingError, translate

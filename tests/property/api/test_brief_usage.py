@@ -4,11 +4,10 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway.api import usage_view
-from slipway.api.seen_allocations import SeenAllocation
-from slipway.crd.daily_usage import usage_by_key, usage_intervals
-from slipway.crd.totals import ANNOTATION_USAGE, BOOKED
-from slipway.crd.usage import DAY_MS, day_of, used
+from slipway.accounting.daily_totals import ANNOTATION_USAGE, BOOKED, usage_by_key, usage_intervals
+from slipway.accounting.usage import DAY_MS, day_of, used
+from slipway.api.allocations.seen_allocations import SeenAllocation
+from slipway.api.usage import usage_view
 from slipway.model.lifecycle import Phase
 from tests.property.crd.test_usage_properties import GAPS_MS, Step, born, histories, writes, written
 

@@ -15,14 +15,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from slipway.api.limits import limits
-from slipway.crd.facts import allocation_fact, job_fact, pool_fact, queue_fact, run_limit
+from slipway.api.allocations.explain import limits
 from slipway.crd.meta import ObjectMeta
 from slipway.crd.resolve import grace_max_s
 from slipway.crd.schema import DEFINITIONS, crd_manifests
 from slipway.crd.v1alpha1 import Allocation, Job, Queue, ResourcePool
-from slipway.model.duration import DURATION_MAX_S, DURATION_PATTERN, parse_duration, stored_duration
+from slipway.facts.custom_resources import allocation_fact, job_fact, pool_fact, queue_fact, run_limit
 from slipway.model.position import POSITION_PATTERN, work_key
+from slipway.model.times import DURATION_MAX_S, DURATION_PATTERN, parse_duration, stored_duration
 from slipway.watcher import ends
 from slipway.watcher.reduce import DEFAULT_POLICY, reduce
 from tests.support.builders import T0, AllocationStory, an_allocation

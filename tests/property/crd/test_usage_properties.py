@@ -7,9 +7,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slipway.accounting.usage import DAY_MS, carried, day_of, sum_of, used
 from slipway.crd.figures import DayUsage
 from slipway.crd.transitions import record, with_status
-from slipway.crd.usage import DAY_MS, carried, day_of, sum_of, used
 from slipway.crd.v1alpha1 import Admission, Allocation
 from slipway.model.lifecycle import Event, Phase, advance, is_legal
 from slipway.model.mig import GPU_UNITS

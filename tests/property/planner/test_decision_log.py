@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from slipway.model.facts import PoolFact
 from slipway.scheduler.decisions.record import unpack
-from slipway.scheduler.decisions.snapshot_rebuilder import SnapshotRebuilder
+from slipway.scheduler.decisions.replay import SnapshotRebuilder
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from tests.property.planner.instances import Instance, instances
 from tests.support.recording_leader import POOL, RecordingLeader, replayed

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from slipway.scheduler.plan.preemption import loop_guard
+from slipway.scheduler.plan.preemption import preemptor
 from slipway.scheduler.simulate.run import SimulationOutcome, simulate
 from slipway.scheduler.simulate.scenario import decode
 
@@ -99,18 +99,18 @@ def check(outcome: SimulationOutcome) -> None:
         if not told[victim] or told[victim][-1] != at:
             told[victim].append(at)
         back = pairs.get((victim, by))
-        assert back is None or at - back >= loop_guard.TURN_WITHIN_S, (victim, by)
+        assert back is None or at - back >= preemptor.TURN_WITHIN_S, (victim, by)
         pairs[by, victim] = at
         times = again[victim, by]
         if not times or times[-1] != at:
             times.append(at)
     for times in told.values():
-        for first, fourth in zip(times, times[loop_guard.MANY :], strict=False):
-            assert fourth - first >= loop_guard.MANY_WITHIN_S
+        for first, fourth in zip(times, times[preemptor.MANY :], strict=False):
+            assert fourth - first >= preemptor.MANY_WITHIN_S
     for times in again.values():
-        waits = [later - earlier for earlier, later in itertools.pairwise(times)][loop_guard.REPEATS - 1 :]
+        waits = [later - earlier for earlier, later in itertools.pairwise(times)][preemptor.REPEATS - 1 :]
         for number, wait in enumerate(waits):
-            assert wait >= loop_guard.TURN_WITHIN_S * 2**number
+            assert wait >= preemptor.TURN_WITHIN_S * 2**number
     assert outcome.ticks <= TICKS_PER_EVENT * (2 * len(outcome.world.lives) + len(outcome.world.evictions) + 1)
 
 

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slipway.model.extenders import ExtenderFact
+from slipway.model.facts import ExtenderFact
 from slipway.scheduler.plan.lint import lint
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from slipway.model.facts import AllocationFact, QueueFact
 from slipway.model.resources import Resources
-from slipway.scheduler.plan.queueing.fair_share import FairShareTournament
+from slipway.scheduler.plan.queueing.queue_cursor import FairShareTournament
 from slipway.scheduler.plan.queueing.queue_tree import QueueTree
-from slipway.scheduler.plan.state.ordering import HeadKey, work_key
+from slipway.scheduler.plan.state.pending import HeadKey, work_key
 from tests.support.planner import an_allocation
 
 SETTINGS = settings(max_examples=200, deadline=None)

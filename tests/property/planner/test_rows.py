@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipway.model.facts import RoleFact
-from slipway.scheduler.plan.placement.diagnose import diagnose
-from slipway.scheduler.plan.placement.feasibility import FeasibilityRow
+from slipway.scheduler.plan.placement.feasibility import FeasibilityRow, diagnose
 from slipway.scheduler.plan.placement.fill import fill
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.placement.whatif import WhatIf

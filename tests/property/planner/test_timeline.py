@@ -13,10 +13,16 @@ from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.placement.tick_state import TickState
 from slipway.scheduler.plan.planner import queue_tree
 from slipway.scheduler.plan.reservation.future import FuturePool, FutureRelease
-from slipway.scheduler.plan.reservation.search import EarliestStart, ReleaseStep, ReservedSpan, earliest, steps_of
-from slipway.scheduler.plan.reservation.timeline import Timeline
+from slipway.scheduler.plan.reservation.timeline import (
+    EarliestStart,
+    ReleaseStep,
+    ReservedSpan,
+    Timeline,
+    earliest,
+    steps_of,
+)
 from slipway.scheduler.plan.state.pool_state import PoolState
-from slipway.scheduler.plan.state.run_limits import known_end, run_limit
+from slipway.scheduler.plan.state.run_ends import known_end, run_limit
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from tests.support.planner import a_node, a_role, a_snapshot, amounts, an_allocation
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipway.scheduler.simulate import answer
-from slipway.scheduler.simulate.metrics import jain
+from slipway.scheduler.simulate.answer import jain
 from slipway.scheduler.simulate.run import simulate
 from slipway.scheduler.simulate.scenario import whole
 from slipway.scheduler.simulate.workload_trace import load

@@ -5,24 +5,24 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.crd import totals
+from slipway.accounting import daily_totals
 from slipway.crd.figures import DayTotals
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import StaleError
 from slipway.kube.resources import CONFIG_MAPS
-from slipway.watcher import retention
+from slipway.watcher import sweep
 from slipway.watcher.usage_accounting import UsageAccounts
 from tests.simulation.bugs.bug import Bug
 
 
 def _totals_are_added_again(patch: pytest.MonkeyPatch) -> None:
     """The totals add an allocation that they contain already."""
-    add = totals.added
+    add = daily_totals.added
 
     def blind(known: DayTotals, bills: Any, now: float, unmarked: Any) -> DayTotals | None:
         return add(msgspec.structs.replace(known, booked={}), bills, now, unmarked)
 
-    patch.setattr(totals, "added", blind)
+    patch.setattr(daily_totals, "added", blind)
 
 
 def _let_go_unaccounted(patch: pytest.MonkeyPatch) -> None:
@@ -70,7 +70,7 @@ def _what_runs_expires(patch: pytest.MonkeyPatch) -> None:
     def everything(allocations: Any, **_how: Any) -> list[Allocation]:
         return [item for item in allocations if item.metadata.deletion_timestamp is None]
 
-    patch.setattr(retention, "expired", everything)
+    patch.setattr(sweep, "expired", everything)
 
 
 BUGS: tuple[Bug, ...] = (

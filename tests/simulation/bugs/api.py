@@ -5,12 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.api.changes import SpecWriter
-from slipway.api.claims import IdempotencyClaims
-from slipway.api.http_errors import KeyReusedError
-from slipway.api.launch import AllocationLauncher, LaunchRequest, LaunchResult
-from slipway.api.lookup import Lookup
-from slipway.api.routes import launches
+from slipway.api.allocations.changes import SpecWriter
+from slipway.api.allocations.lookup import Lookup
+from slipway.api.http.errors import KeyReusedError
+from slipway.api.launch import launch_routes
+from slipway.api.launch.launcher import AllocationLauncher, IdempotencyClaims, LaunchRequest, LaunchResult
 from slipway.crd import transitions
 from slipway.crd.meta import LABEL_LAUNCH_KEY
 from slipway.crd.v1alpha1 import Allocation, RingEntry
@@ -70,13 +69,13 @@ def _answers_before_the_create(patch: pytest.MonkeyPatch) -> None:
 
 def _lists_everything(patch: pytest.MonkeyPatch) -> None:
     """A list ignores the requested workspace."""
-    wanted = launches.ListFilter
+    wanted = launch_routes.ListFilter
 
-    def everything(**options: Any) -> launches.ListFilter:
+    def everything(**options: Any) -> launch_routes.ListFilter:
         given: dict[str, Any] = {**options, "workspace": ""}
         return wanted(**given)
 
-    patch.setattr(launches, "ListFilter", everything)
+    patch.setattr(launch_routes, "ListFilter", everything)
 
 
 def _tells_the_environment(patch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,7 @@ from slipway.kube.resources import ALLOCATIONS, PODS
 from slipway.kube.wire import metadata_of
 from slipway.pods import manifest
 from slipway.podworker import intent, launch, status, worker
-from slipway.podworker.adopt import AdoptVerdict
-from slipway.podworker.intent import Teardown
+from slipway.podworker.intent import AdoptVerdict, Teardown
 from slipway.podworker.launch import AttemptLauncher, BindTarget
 from slipway.podworker.teardown import AttemptRemover
 from slipway.podworker.worker import Worker
@@ -96,7 +95,7 @@ def _foreign_pods_are_adopted(patch: pytest.MonkeyPatch) -> None:
     def seeded(*_given: Any, **_more: Any) -> AdoptVerdict:
         return AdoptVerdict.ADOPT
 
-    patch.setattr(launch, "judge", seeded)
+    patch.setattr(launch, "judge_existing", seeded)
 
 
 def _what_exists_is_made_again(patch: pytest.MonkeyPatch) -> None:

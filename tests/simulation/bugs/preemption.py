@@ -11,13 +11,13 @@ from slipway.model.ledger import DecisionKind, Ledger
 from slipway.pods import manifest
 from slipway.podworker import intent, status, worker
 from slipway.podworker.intent import DeleteRanks
-from slipway.scheduler import ledger, ledger_entries
+from slipway.scheduler import cycle, ledger
 from slipway.watcher import ends
 from tests.simulation.bugs.bug import Bug
 
 
 def _room_is_taken_before_it_is_free(patch: pytest.MonkeyPatch) -> None:
-    sound = ledger_entries.decisions_of
+    sound = ledger.decisions_of
 
     def seeded(plan: Any) -> list[ledger.PlacedDecision]:
         found = sound(plan)
@@ -26,11 +26,11 @@ def _room_is_taken_before_it_is_free(patch: pytest.MonkeyPatch) -> None:
             for item in found
         ]
 
-    patch.setattr(ledger_entries, "decisions_of", seeded)
+    patch.setattr(cycle, "decisions_of", seeded)
 
 
 def _nobody_holds_the_room(patch: pytest.MonkeyPatch) -> None:
-    sound = ledger_entries.decisions_of
+    sound = ledger.decisions_of
 
     def without(plan: Any) -> list[ledger.PlacedDecision]:
         return [item for item in sound(plan) if item.kind is not DecisionKind.NOMINATE]
@@ -39,7 +39,7 @@ def _nobody_holds_the_room(patch: pytest.MonkeyPatch) -> None:
         return frozenset()
 
     patch.setattr(ledger, "obsolete_evictions", none)
-    patch.setattr(ledger_entries, "decisions_of", without)
+    patch.setattr(cycle, "decisions_of", without)
 
 
 def _victims_are_told_without_a_decision(patch: pytest.MonkeyPatch) -> None:

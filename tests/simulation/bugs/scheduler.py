@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.model import limitrange
+from slipway.model import namespace_limits
 from slipway.scheduler import ledger
 from slipway.scheduler.apply import Applier
 from slipway.scheduler.cluster_sync import ClusterSync
 from slipway.scheduler.cycle import Cycle
-from slipway.scheduler.plan.queueing.namespace_quota import NamespaceQuotas
+from slipway.scheduler.plan.queueing.admission_checks import NamespaceQuotas
 from slipway.streams.feed import FeedBatch, FeedReader
 from tests.simulation.bugs.bug import Bug
 
@@ -108,11 +108,11 @@ def _own_admissions_take_no_resource_quota(patch: pytest.MonkeyPatch) -> None:
 
 
 def _limit_ranges_are_not_applied(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(limitrange, "completed", lambda pod, _ranges: pod)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    patch.setattr(namespace_limits, "completed", lambda pod, _ranges: pod)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
 
 
 def _out_of_range_is_admitted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(limitrange, "refusal", lambda _pod, _ranges: "")  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    patch.setattr(namespace_limits, "refusal", lambda _pod, _ranges: "")  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
 
 
 BUGS: tuple[Bug, ...] = (

@@ -24,7 +24,7 @@ from slipway.kube.reflector import Reflector
 from slipway.kube.resources import ALLOCATIONS, PODS
 from slipway.model.lifecycle import RANK_ENDS, Phase, RankState
 from slipway.model.reasons import Reason, Result
-from slipway.watcher import ends, gang, reconcile, reduce, restarting, sweep
+from slipway.watcher import ends, gang, rank_changes, reconcile, reduce, sweep
 from slipway.watcher.consistent_reads import ConsistentReads
 from slipway.watcher.exits import RankExit
 from slipway.watcher.gang import ObservedGang
@@ -329,14 +329,14 @@ def _a_broken_watch_is_the_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def _restarts_of_ranks_are_free(patch: pytest.MonkeyPatch) -> None:
-    sound = restarting.with_restarts
+    sound = rank_changes.with_restarts
 
     def free(view: ReductionView, allocation: Allocation) -> Allocation:
         after = sound(view, allocation)
         status = msgspec.structs.replace(after.status, restarts=allocation.status.restarts)
         return after if after is allocation else transitions.with_status(after, status)
 
-    patch.setattr(restarting, "with_restarts", free)
+    patch.setattr(rank_changes, "with_restarts", free)
 
 
 BUGS: tuple[Bug, ...] = (

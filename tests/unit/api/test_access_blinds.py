@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from slipway.api.access.redaction import SOMEBODY, Redactor
+from slipway.api.auth.scoped_client import SOMEBODY, Redactor
 
 
 def some_blinds(*hidden: str) -> Redactor:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from slipway.api.access import kubernetes_auth
+from slipway.api.auth import kubernetes_auth
 from slipway.crd.meta import ANNOTATION_USER
 from slipway.errors import DeadlineError, UnavailableError
 from slipway.kube.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from slipway.api.access import route_rules
-from slipway.api.access.middleware import admit
-from slipway.api.access.route_rules import PermissionScope, RouteRule
 from slipway.api.app import ENDPOINTS, create_app
+from slipway.api.auth import route_rules
+from slipway.api.auth.middleware import admit
+from slipway.api.auth.route_rules import PermissionScope, RouteRule
 from slipway.api.deps import parts_of
-from slipway.api.endpoint import Endpoint
+from slipway.api.http.endpoint import Endpoint
 from slipway.errors import InvariantError, NotFoundError
 from slipway.model.lifecycle import Kind
 from slipway.runtime.health import HealthApp, ProcessHealth

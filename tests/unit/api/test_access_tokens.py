@@ -14,10 +14,10 @@ import msgspec
 import pytest
 from starlette.types import Message, Scope
 
-from slipway.api.access import middleware
 from slipway.api.app import create_app
-from slipway.api.audit import STRANGERS_MAX
-from slipway.api.request_telemetry import ANONYMOUS_LINES_MAX
+from slipway.api.auth import middleware
+from slipway.api.http.audit import STRANGERS_MAX
+from slipway.api.http.request_telemetry import ANONYMOUS_LINES_MAX
 from slipway.api.settings import Settings
 from slipway.crd.meta import ANNOTATION_USER
 from slipway.crd.transitions import id_of, record
@@ -29,7 +29,7 @@ from slipway.model.apitokens import Role
 from slipway.model.lifecycle import Event
 from slipway.runtime import log
 from slipway.runtime.health import HealthApp, ProcessHealth
-from slipway.runtime.log_limit import WINDOW_S
+from slipway.runtime.log import WINDOW_S
 from tests.support.access import CANARY, Teams, bearer, teams_world, write
 from tests.support.clock import ShiftedClock
 

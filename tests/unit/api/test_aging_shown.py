@@ -2,7 +2,7 @@
 
 import msgspec
 
-from slipway.api.queue_view import aged, in_order, waiting_of
+from slipway.api.queues.queue_view import aged, in_order, waiting_of
 from slipway.crd.meta import ObjectMeta
 from slipway.crd.v1alpha1 import Allocation, ResourcePool, ResourcePoolSpec
 from slipway.model.times import format_time

@@ -8,9 +8,9 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from slipway.api import asyncapi
-from slipway.api.cloudevents import cloud_event
-from slipway.api.webhooks import signature
+from slipway.api.http import documents
+from slipway.api.http.cloudevents import cloud_event
+from slipway.api.webhooks import hook
 from slipway.crd.transitions import event_of, ring_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.events import TYPE_PREFIX, AllocationEvent
@@ -28,7 +28,7 @@ CAUSE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 @pytest.fixture(scope="module")
 def document() -> Json:
     """The document."""
-    return asyncapi.document("1.2.3")
+    return documents.document("1.2.3")
 
 
 def events() -> list[AllocationEvent]:
@@ -85,7 +85,7 @@ def test_every_event_conforms_in_the_streams_and_in_webhooks(document: Json) -> 
             assert fields.keys() <= binary["headers"]["properties"].keys()
             body = cloud_event(each)
             schema_of(document, structured["payload"]).validate(json.loads(body))
-            sent = signature.headers(b"key", each.event_id, body, now=1.0)
+            sent = hook.headers(b"key", each.event_id, body, now=1.0)
             schema_of(document, structured["headers"]).validate(sent)
 
 
@@ -134,5 +134,5 @@ async def test_it_is_served_beside_the_openapi_document(world: ApiWorld) -> None
     """The AsyncAPI document needs no token, like the OpenAPI document."""
     answer = await world.http.get("/asyncapi.json")
     assert answer.status_code == 200
-    assert answer.json()["channels"] == asyncapi.document("")["channels"]
+    assert answer.json()["channels"] == documents.document("")["channels"]
     assert "/asyncapi.json" in (await world.http.get("/docs")).text

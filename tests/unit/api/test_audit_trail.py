@@ -11,11 +11,20 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from slipway.api.audit_destinations import ANYWHERE, CONTENT_TYPE, AuditFile, AuditWebhook, FileRetention
-from slipway.api.audit_trail import AUDIT, BATCH_MAX, LOST, AuditTrail
+from slipway.api.http.audit import (
+    ANYWHERE,
+    AUDIT,
+    BATCH_MAX,
+    CONTENT_TYPE,
+    LOST,
+    AuditFile,
+    AuditTrail,
+    AuditWebhook,
+    FileRetention,
+)
 from slipway.api.main import audit_destination
 from slipway.api.settings import Settings
-from slipway.api.webhooks import signature
+from slipway.api.webhooks import hook
 from slipway.api.webhooks.hook import key_text
 from slipway.api.webhooks.sender import Sender
 from slipway.errors import InvalidError, UnavailableError
@@ -250,8 +259,8 @@ async def test_a_webhook_gets_signed_batches(tmp_path: Path) -> None:
     got = stub.requests[0]
     assert json.loads(got.body) == [{"id": "1"}, {"id": "2"}]
     assert got.headers["content-type"] == CONTENT_TYPE
-    stamp = got.headers[signature.TIMESTAMP]
-    assert got.headers[signature.SIGNATURE] == f"v1,{signature.sign(key, 'a', stamp, got.body)}"
+    stamp = got.headers[hook.TIMESTAMP]
+    assert got.headers[hook.SIGNATURE] == f"v1,{hook.sign(key, 'a', stamp, got.body)}"
     await webhook.aclose()
 
 

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from slipway.api.app import ENDPOINTS
-from slipway.api.endpoint import Endpoint
+from slipway.api.http.endpoint import Endpoint
 from tests.support.api_world import ApiWorld
 
 Json = dict[str, Any]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from slipway.api import batch as bounds
-from slipway.api.batch import BatchDeadlineError, BatchLimits
+from slipway.api.http import batch as bounds
+from slipway.api.http.batch import BatchDeadlineError, BatchLimits
 from slipway.crd.meta import ANNOTATION_BATCH
 from slipway.errors import InvariantError, NotFoundError, ThrottledError
 from slipway.kube.resources import ALLOCATIONS
@@ -126,9 +126,9 @@ async def test_a_selection_has_pages(world: ApiWorld) -> None:
 
 async def test_many_ids_are_read_by_the_page(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ids are not read one by one. Names, ended work, and allocations that the pages do not reach are still found."""
-    monkeypatch.setattr("slipway.api.routes.batch.LIST_FROM", 4)
-    monkeypatch.setattr("slipway.api.routes.batch.PAGE", 2)
-    monkeypatch.setattr("slipway.api.routes.batch.LIST_PAGES_MAX", 1)
+    monkeypatch.setattr("slipway.api.allocations.batch_routes.LIST_FROM", 4)
+    monkeypatch.setattr("slipway.api.allocations.batch_routes.PAGE", 2)
+    monkeypatch.setattr("slipway.api.allocations.batch_routes.LIST_PAGES_MAX", 1)
     ids = await several(world, "a", "b", "c", "ended")
     await world.step("ended", Event.TERMINATED, result=Result.SUCCEEDED)
     answer = await sent(world, {"verb": "kill", "ids": [*ids, "nothing"]})
@@ -158,7 +158,7 @@ async def test_delete_is_for_what_has_ended(world: ApiWorld) -> None:
 
 async def test_a_selection_to_delete_is_of_what_has_ended(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without `force` or phases no live work is chosen; many ids are read by the page here too."""
-    monkeypatch.setattr("slipway.api.routes.batch.LIST_FROM", 2)
+    monkeypatch.setattr("slipway.api.allocations.batch_routes.LIST_FROM", 2)
     ids = await several(world, "one", "two", "waits")
     for name in ("one", "two"):
         await world.step(name, Event.TERMINATED, result=Result.FAILED)
@@ -226,7 +226,7 @@ async def test_beside_what_is_not_there(world: ApiWorld) -> None:
 async def test_a_key_acts_once_on_each(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch that is sent again is done, and changes nothing: a kill is no second kill, and a hold that was undone
     stays undone. Allocations that the batch had not reached are still changed."""
-    monkeypatch.setattr("slipway.api.verbs.SECOND_KILL_AFTER_S", 0.0)
+    monkeypatch.setattr("slipway.api.allocations.verbs.SECOND_KILL_AFTER_S", 0.0)
     ids = await several(world, "a", "b", "c")
     await world.run("a")
     assert outcomes(await sent(world, {"verb": "kill", "ids": ids[:1]}, **{"Idempotency-Key": "k1"})) == ["done"]

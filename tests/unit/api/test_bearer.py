@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from slipway.api.bearer import claims_of
+from slipway.api.auth.bearer import claims_of
 from slipway.sdk import credentials
 from tests.support.access import teams_world
 from tests.support.tokens import forged

@@ -13,24 +13,25 @@ from cryptography.fernet import Fernet
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from slipway.api.access.ended_sessions import EndedSessions
-from slipway.api.access.middleware import RequestStop
-from slipway.api.access.permissions import LIST
-from slipway.api.access.principal import UnauthenticatedCaller
-from slipway.api.access.route_rules import PermissionScope, RouteRule
-from slipway.api.access.seal import SEALED_CHARS_MAX, SETTLE_S, SealKeys
-from slipway.api.access.session import (
+from slipway.api.auth.ended_sessions import EndedSessions
+from slipway.api.auth.middleware import RequestStop
+from slipway.api.auth.principal import LIST, UnauthenticatedCaller
+from slipway.api.auth.route_rules import PermissionScope, RouteRule
+from slipway.api.auth.session import (
     CODE_S,
+    SEALED_CHARS_MAX,
+    SETTLE_S,
     SKEW_S,
     TICKET_S,
     BrowserCaller,
     BrowserSessions,
     EntryCode,
     LoginSession,
+    SealKeys,
     WorkloadTicket,
 )
 from slipway.api.deps import ApiDeps
-from slipway.api.http_errors import UnauthorizedError
+from slipway.api.http.errors import UnauthorizedError
 from slipway.api.settings import Settings
 from slipway.errors import UnavailableError
 from slipway.runtime.clock import SeededRandom

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from slipway.api.claims import IdempotencyClaims
-from slipway.api.http_errors import KeyReusedError
+from slipway.api.http.errors import KeyReusedError
+from slipway.api.launch.launcher import IdempotencyClaims
 from slipway.crd.meta import LABEL_LAUNCH_KEY
 from slipway.errors import DeadlineError, TransientError
 from slipway.kube.claims import STANDS_S

@@ -13,14 +13,14 @@ import httpx2
 import pytest
 from starlette.requests import ClientDisconnect
 
-from slipway.api.contexts import PieceCache
+from slipway.api.launch.contexts import PieceCache
 from slipway.api.settings import Settings
 from slipway.errors import UnavailableError
 from slipway.inside import fetch
 from slipway.inside.fetch import ArchiveLimits
 from slipway.kube.errors import Verb
 from slipway.kube.resources import CONFIG_MAPS
-from slipway.pods import archive
+from slipway.pods import context
 from slipway.runtime import retry
 from slipway.runtime.tasks import TaskGroup
 from tests.support.access import teams_world
@@ -40,7 +40,7 @@ async def put(world: ApiWorld, content: Any, query: str = "", **headers: str) ->
 
 async def maps(world: ApiWorld) -> list[str]:
     """The ConfigMaps of archives."""
-    listed = await world.kube.list(CONFIG_MAPS, label_selector=archive.LABEL_CONTEXT)
+    listed = await world.kube.list(CONFIG_MAPS, label_selector=context.LABEL_CONTEXT)
     return sorted(item.metadata.name for item in listed.items)
 
 
@@ -53,14 +53,14 @@ async def test_an_archive_is_addressed_by_its_content(world: ApiWorld) -> None:
     assert first.json() == {
         "id": digest, "workspace": "default", "bytes": len(SMALL), "files": 2, "unpackedBytes": 9
     }  # fmt: skip
-    assert await maps(world) == [archive.index_name(digest), archive.piece_name(digest, 0)]
+    assert await maps(world) == [context.index_name(digest), context.piece_name(digest, 0)]
     assert (await world.get(f"/contexts/{digest}")).json() == first.json()
 
 
 async def test_a_large_one_is_kept_in_pieces_and_comes_back_whole(world: ApiWorld) -> None:
     """The ranks of an allocation download what was uploaded, byte by byte."""
     id_ = (await put(world, LARGE)).json()["id"]
-    assert len(await maps(world)) == 1 + -(-len(LARGE) // archive.PIECE_BYTES)
+    assert len(await maps(world)) == 1 + -(-len(LARGE) // context.PIECE_BYTES)
     launched = await world.launch(context=id_)
     got = await world.get(f"/allocations/{launched['id']}/context")
     assert got.status_code == 200
@@ -172,7 +172,7 @@ async def test_an_interrupted_upload_is_resumed(world: ApiWorld) -> None:
 async def test_a_piece_of_another_index_is_replaced(world: ApiWorld) -> None:
     """The index was deleted and its pieces still exist: they are replaced, not trusted."""
     id_ = (await put(world, SMALL)).json()["id"]
-    await world.kube.delete(CONFIG_MAPS, archive.index_name(id_), namespace="default")
+    await world.kube.delete(CONFIG_MAPS, context.index_name(id_), namespace="default")
     assert (await put(world, SMALL)).status_code == 201
     launched = await world.launch(context=id_)
     assert (await world.get(f"/allocations/{launched['id']}/context")).content == SMALL

@@ -12,13 +12,13 @@ import pytest
 from starlette.routing import Route
 
 from slipway import errors
-from slipway.api import assets, http_errors
-from slipway.api.access.route_rules import PAGES
 from slipway.api.app import ENDPOINTS
-from slipway.api.problems import TABLE, row_of
-from slipway.api.request_telemetry import QUIET_PATHS
-from slipway.api.routes import trace_page
+from slipway.api.auth.route_rules import PAGES
+from slipway.api.http import errors as http_errors
+from slipway.api.http.problems import TABLE, row_of
+from slipway.api.http.request_telemetry import QUIET_PATHS
 from slipway.api.settings import Settings
+from slipway.api.web import assets, trace_page
 from slipway.errors import ControlPlaneError, InvariantError
 from slipway.installed import VERSION_HEADER, installed_version
 from slipway.kube.errors import Verb

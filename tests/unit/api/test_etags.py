@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from slipway.api.app import ENDPOINTS
-from slipway.api.openapi import document
+from slipway.api.http.openapi import document
 from slipway.errors import StaleError
 from slipway.kube.errors import Verb
 from tests.support.api_world import ApiWorld

@@ -9,8 +9,8 @@ import httpx2
 import msgspec
 import pytest
 
-from slipway.api.event_feed import EventFeed
-from slipway.api.lookup import Lookup
+from slipway.api.allocations.event_feed import EventFeed
+from slipway.api.allocations.lookup import Lookup
 from slipway.errors import DeniedError
 from slipway.kube.resources import ALLOCATIONS, Resource
 from slipway.model.events import AllocationEvent

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.api.explain import explain
-from slipway.api.past_work import past_work
-from slipway.api.queue_view import in_order, waiting_of
+from slipway.api.allocations.explain import explain
+from slipway.api.cluster.simulation import past_work
+from slipway.api.queues.queue_view import in_order, waiting_of
 from slipway.api.schemas import ExplainView
 from slipway.crd.meta import Condition
 from slipway.crd.transitions import with_status

@@ -1,6 +1,6 @@
 """The state of work that makes room for other work: what explain states of it, and for which work."""
 
-from slipway.api.explain import state_sentence
+from slipway.api.allocations.explain import state_sentence
 from slipway.crd.v1alpha1 import Shrink
 from slipway.model.lifecycle import Event
 from tests.support.builders import an_allocation

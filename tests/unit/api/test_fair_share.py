@@ -3,11 +3,11 @@ explain."""
 
 from typing import Any
 
-from slipway.api.fair_share_view import turn_sentence, used_below
-from slipway.crd import totals
+from slipway.accounting import daily_totals
+from slipway.accounting.usage import DAY_MS, day_of
+from slipway.api.usage.fair_share_view import turn_sentence, used_below
 from slipway.crd.figures import DayTotals, TotalsRow
 from slipway.crd.meta import ANNOTATION_USER, ObjectMeta
-from slipway.crd.usage import DAY_MS, day_of
 from slipway.crd.v1alpha1 import FairShare, Queue, QueueSpec, ResourcePool, ResourcePoolSpec
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, NAMESPACES, QUEUES, RESOURCE_POOLS
 from slipway.model.decay import level
@@ -33,7 +33,7 @@ async def a_past(world: ApiWorld, **hours: tuple[str, float]) -> None:
     ]
     namespace = world.parts.settings.namespace
     await world.kube.create(NAMESPACES, {"metadata": {"name": namespace}})
-    await world.kube.create(CONFIG_MAPS, totals.manifest(day, DayTotals(rows=rows)), namespace=namespace)
+    await world.kube.create(CONFIG_MAPS, daily_totals.manifest(day, DayTotals(rows=rows)), namespace=namespace)
 
 
 async def two_queues(world: ApiWorld, **of_lab: Any) -> None:

@@ -12,9 +12,9 @@ import pytest
 
 from slipway.api.app import create_app
 from slipway.api.deps import ApiDeps, connect
-from slipway.api.gather import AllGather
-from slipway.api.http_errors import ConflictError, PeersMissingError
+from slipway.api.http.errors import ConflictError, PeersMissingError
 from slipway.api.settings import Settings
+from slipway.api.tasks.gather import AllGather
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Event
 from slipway.runtime import telemetry
@@ -23,8 +23,7 @@ from slipway.runtime.health import HealthApp, ProcessHealth
 from slipway.streams import keys
 from slipway.streams.allgather import AllgatherState, Gathered, GatherKey, Seat
 from slipway.streams.mac_keys import GATHER_PURPOSE
-from slipway.streams.memory_gather import MemoryGatherings
-from slipway.streams.memory_side import MemoryStreams
+from slipway.streams.memory_side import MemoryGatherings, MemoryStreams
 from tests.support.api_world import ApiWorld
 from tests.support.clock import wait_until
 from tests.support.mac_keys import a_folder, some_keys

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from slipway.api.gpu_days import GpuDay
-from slipway.api.gpu_use import (
+from slipway.api.settings import Settings
+from slipway.api.usage.gpu_days import GpuDay
+from slipway.api.usage.gpu_use import (
     AllocationGpuUse,
     PodGpuUse,
     PodKey,
@@ -15,8 +16,7 @@ from slipway.api.gpu_use import (
     read_use,
     use_of,
 )
-from slipway.api.prometheus import check_prometheus_url
-from slipway.api.settings import Settings
+from slipway.api.usage.prometheus import check_prometheus_url
 from slipway.crd.meta import ObjectMeta
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation, AllocationSpec, AllocationStatus, RankStatus

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from slipway.api.holders import HOLDERS_MAX, holders, waits_for_others
+from slipway.api.allocations.holders import HOLDERS_MAX, holders, waits_for_others
 from slipway.crd.v1alpha1 import Admission, Allocation, AllocationStatus
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import NEVER, Gate

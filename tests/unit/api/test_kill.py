@@ -23,7 +23,7 @@ async def test_a_second_kill_ends_the_grace(world: ApiWorld, monkeypatch: pytest
     await world.step("a", Event.TERMINATING, reason="Killed")
     assert (await world.post(f"/allocations/{id_}/kill")).status_code == 202
     assert await grace_of(world, "a") is None
-    monkeypatch.setattr("slipway.api.verbs.SECOND_KILL_AFTER_S", 0.0)
+    monkeypatch.setattr("slipway.api.allocations.verbs.SECOND_KILL_AFTER_S", 0.0)
     assert (await world.post(f"/allocations/{id_}/kill")).status_code == 202
     assert await grace_of(world, "a") == 1
 

@@ -27,7 +27,7 @@ from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS, NAMESPACES, RESOURCE_POOLS, TEMPLATES
 from slipway.local.node.environment import expand
 from slipway.model.lifecycle import Event, Kind
-from slipway.pods.setup import command_of
+from slipway.pods.podspec import command_of
 from tests.support.api_world import COMMAND, ApiWorld, watching
 from tests.support.clock import wait_until
 from tests.support.stepping import over_and_over

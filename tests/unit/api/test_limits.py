@@ -1,7 +1,6 @@
 """When an allocation would end by itself, as `explain` states it: the same times by which the scheduler ends it."""
 
-from slipway.api.explain import state_sentence
-from slipway.api.limits import is_watched, limits
+from slipway.api.allocations.explain import is_watched, limits, state_sentence
 from slipway.kube.resources import ALLOCATIONS
 from slipway.model.times import format_time
 from tests.support.api_world import ApiWorld

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway.api.sorted_listing import Row, Sorting
+from slipway.api.allocations.sorted_listing import Row, Sorting
 from slipway.crd.transitions import with_status
 from slipway.errors import ExpiredError
 from slipway.kube.errors import Verb

@@ -7,8 +7,8 @@ from contextlib import aclosing
 import msgspec
 import pytest
 
-from slipway.api import log_feed
-from slipway.api.log_feed import LINES_AT_ONCE, LINES_MAX, POD_LINES_MAX, STORE_TRIES, LogFeed, LogFilter
+from slipway.api.allocations import log_feed
+from slipway.api.allocations.log_feed import LINES_AT_ONCE, LINES_MAX, POD_LINES_MAX, STORE_TRIES, LogFeed, LogFilter
 from slipway.api.schemas import LogLineView
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation

@@ -7,7 +7,7 @@ import httpx2
 import msgspec
 import pytest
 
-from slipway.api.routes import logs as routes
+from slipway.api.allocations import log_routes as routes
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Event
 from slipway.streams import keys

@@ -14,9 +14,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from slipway.api.access import origins
-from slipway.api.access.rate_limit import RateLimiter
-from slipway.api.access.session import LoginSession
+from slipway.api.auth import origins
+from slipway.api.auth.rate_limit import RateLimiter
+from slipway.api.auth.session import LoginSession
 from slipway.api.settings import Settings
 from slipway.crd.v1alpha1 import Stop
 from slipway.errors import ThrottledError

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 import httpx2
 import pytest
 
-from slipway.api.access.links import LIFE_S, LINKS_MAX, LINKS_OF_ONE_MAX, LoginLinks
+from slipway.api.auth.session import LIFE_S, LINKS_MAX, LINKS_OF_ONE_MAX, LoginLinks
 from slipway.runtime.clock import SeededRandom
 from tests.support.access import Teams, teams_world
 from tests.support.clock import FakeClock

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from slipway.api.endpoint import Endpoint
+from slipway.api.http.endpoint import Endpoint
 from tests.support.api_world import ApiWorld
 from tests.support.watchdog import Watchdog
 from tests.unit.api.test_bad_input_matrix import BY_BODY, an_allocation, judge, path_of

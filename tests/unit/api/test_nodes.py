@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from slipway.api import cluster_view
-from slipway.api.seen_nodes import SeenNode, SeenNodeMeta
+from slipway.api.cluster import cluster_view
+from slipway.api.cluster.seen_nodes import SeenNode, SeenNodeMeta
 from slipway.errors import DeniedError
 from slipway.kube.errors import Verb
 from slipway.kube.resources import NODES

@@ -4,10 +4,10 @@ import msgspec
 import pytest
 from joserfc import jwk, jwt
 
-from slipway.api.access.issuer import IssuerTokens
-from slipway.api.access.issuer_rules import CLOCK_SKEW_S, TokenRules, header_of, keys_of, verified
-from slipway.api.access.oidc_auth import ListedRoles, OidcCaller
-from slipway.api.http_errors import UnauthorizedError
+from slipway.api.auth.issuer import IssuerTokens
+from slipway.api.auth.issuer_rules import CLOCK_SKEW_S, TokenRules, header_of, keys_of, verified
+from slipway.api.auth.oidc_auth import ListedRoles, OidcCaller
+from slipway.api.http.errors import UnauthorizedError
 from tests.support.clock import FakeClock
 
 ISSUER = "https://issuer.test"

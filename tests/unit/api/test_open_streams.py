@@ -8,10 +8,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from slipway.api.http_errors import TooManyStreamsError, TooManyStreamsOfOneError
-from slipway.api.open_streams import NO_HOLDER, RANK_POLLS_MAX, OpenStreams, StreamHolder
+from slipway.api.http.errors import TooManyStreamsError, TooManyStreamsOfOneError
+from slipway.api.http.streaming import NO_HOLDER, RANK_POLLS_MAX, SSE_TYPE, OpenStreams, StreamHolder
 from slipway.api.settings import Settings
-from slipway.api.sse import SSE_TYPE
 from tests.support.access import Teams, teams_world
 from tests.support.clock import wait_until
 from tests.support.http_stub import serve_app

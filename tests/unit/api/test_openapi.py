@@ -4,10 +4,11 @@ from typing import Any, cast
 
 import pytest
 
-from slipway.api import openapi, property_texts
 from slipway.api.app import ENDPOINTS
+from slipway.api.http import openapi
+from slipway.api.http.openapi import TEXTS
 from slipway.api.schemas import PoolView
-from slipway.crd import fielddocs
+from slipway.crd.schema import doc_of, field_docs
 from slipway.crd.v1alpha1 import AllocationSpec
 from tests.support.api_world import ApiWorld
 
@@ -78,20 +79,20 @@ def test_every_text_of_the_table_is_used(document: Json) -> None:
     schemas: dict[str, Json] = document["components"]["schemas"]
     names = {name for schema in schemas.values() for name in schema.get("properties", {})}
     whole = {f"{name}.{field}" for name, schema in schemas.items() for field in schema.get("properties", {})}
-    assert {key for key in property_texts.TEXTS if key not in names | whole} == set()
+    assert {key for key in TEXTS if key not in names | whole} == set()
 
 
 def test_a_text_below_a_field_goes_before_the_table(document: Json) -> None:
     """The text below a struct's field is its description; a launch inherits the texts of the custom resource."""
-    below = fielddocs.doc_of(AllocationSpec, "preemptible")
+    below = doc_of(AllocationSpec, "preemptible")
     assert below
     assert document["components"]["schemas"]["LaunchBody"]["properties"]["preemptible"]["description"] == below
 
 
 def test_without_its_source_a_struct_has_no_texts() -> None:
     """A program whose source is not there starts all the same."""
-    assert fielddocs.field_docs("/nowhere/at/all.py") == {}
-    assert fielddocs.doc_of(int, "x") == ""
+    assert field_docs("/nowhere/at/all.py") == {}
+    assert doc_of(int, "x") == ""
 
 
 def test_the_ways_to_log_in_are_named(document: Json) -> None:
@@ -126,4 +127,4 @@ async def test_what_is_served_is_this_document(world: ApiWorld, document: Json) 
 def test_the_text_below_a_field_is_its_description_in_every_list_of_items(document: Json) -> None:
     """Lists are one generic struct: the structs of their items are all found, not those of the first list only."""
     described = document["components"]["schemas"]["PoolView"]["properties"]["gpus"]["description"]
-    assert described == fielddocs.doc_of(PoolView, "gpus") != ""
+    assert described == doc_of(PoolView, "gpus") != ""

@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 import pytest
 
-from slipway.api.outside_links import LINKS_MAX, PLACEHOLDERS, check_url_template, link_to
+from slipway.api.allocations.outside_links import LINKS_MAX, PLACEHOLDERS, check_url_template, link_to
 from slipway.api.settings import Settings
 from slipway.errors import InvalidError
 from slipway.runtime.settings import load

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway.api.overlays import Layer, merge_layers, merged, with_sources
+from slipway.api.launch.overlays import Layer, merge_layers, merged, with_sources
 from slipway.errors import FieldError, InvalidError
 from slipway.kube.resources import NAMESPACES, QUEUES, RESOURCE_POOLS
 from tests.support.api_world import ApiWorld

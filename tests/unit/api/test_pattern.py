@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from slipway.api.pattern import Pattern, PatternError
+from slipway.api.allocations.pattern import Pattern, PatternError
 
 LINES = ["", "a", "ab", "aab", "abc abc", "epoch 12: loss=0.5", "ERROR: x", "error", "tab\there", "]-", "été", "\\"]
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from slipway.api.access.route_rules import PermissionScope, rule_of
 from slipway.api.app import ENDPOINTS
-from slipway.api.endpoint import Endpoint
+from slipway.api.auth.route_rules import PermissionScope, rule_of
+from slipway.api.http.endpoint import Endpoint
 from tests.support.api_world import COMMAND, ApiWorld
 
 BY_QUERY = [

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from slipway.api.preemption_notice import asked_of
+from slipway.api.tasks.preemption_notice import asked_of
 from slipway.crd.v1alpha1 import Allocation, Stop
 from slipway.model.lifecycle import Event
 from slipway.model.reasons import Reason

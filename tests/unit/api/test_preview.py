@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from slipway.api.preview import PODS_SHOWN_MAX, UID
+from slipway.api.launch.preview import PODS_SHOWN_MAX, UID
 from slipway.crd.resolve import resolve
 from slipway.crd.v1alpha1 import AllocationSpec
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, RESOURCE_POOLS

@@ -19,11 +19,10 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
-from slipway.api.http_errors import ForbiddenError
-from slipway.api.networks import parse_networks
-from slipway.api.proxy.own_addresses import is_own
-from slipway.api.proxy.target import check_pod_address
-from slipway.api.seen_nodes import BY_ADDRESS
+from slipway.api.cluster.seen_nodes import BY_ADDRESS
+from slipway.api.http.errors import ForbiddenError
+from slipway.api.http.networks import parse_networks
+from slipway.api.proxy.target import check_pod_address, is_own
 from slipway.api.settings import Settings
 from slipway.crd.meta import ObjectMeta
 from slipway.kube.objects import Pod, PodSpec, PodStatus

@@ -10,7 +10,7 @@ from typing import Any
 import httpcore2
 import pytest
 
-from slipway.api.proxy.early_response import EarlyResponseStream
+from slipway.api.proxy.http import EarlyResponseStream
 
 ANSWER = b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 5\r\n\r\nlarge"
 

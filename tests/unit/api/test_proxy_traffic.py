@@ -21,10 +21,11 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
-from slipway.api import assets
-from slipway.api.proxy import http, sockets, tunnel
-from slipway.api.proxy.activity import is_use
+from slipway.api.proxy import http, sockets
+from slipway.api.proxy import sockets as tunnel
+from slipway.api.proxy.app import is_use
 from slipway.api.settings import Settings
+from slipway.api.web import assets
 from slipway.model.lifecycle import Kind
 from slipway.model.tcp_tunnel import EOF, PROTOCOL
 from tests.support.api_world import ApiWorld, api_world
@@ -33,7 +34,7 @@ from tests.unit.api.test_proxy import a_running_workload, served
 
 TUNNEL = [Subprotocol(PROTOCOL)]
 CONNECTIONS = Path("/proc/net/tcp")
-VENDOR = Path(assets.__file__).parent / "assets" / "terminal" / "vendor"
+VENDOR = Path(assets.__file__).parents[1] / "assets" / "terminal" / "vendor"
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from slipway.api.publish import LaunchPublisher
+from slipway.api.launch.publish import LaunchPublisher
 from slipway.runtime.clock import SystemClock
 from slipway.streams.memory_server import MemoryServer
 from slipway.streams.memory_side import MemoryStreams

@@ -5,14 +5,14 @@ import asyncio
 import msgspec
 import pytest
 
-from slipway.api.capacity import capacity_warnings, offers_of
-from slipway.api.decoding import checked, object_of, place_of
-from slipway.api.first_completed import first_of
-from slipway.api.overlays import merged
+from slipway.api.allocations.view import timeline
+from slipway.api.cluster.seen_nodes import SeenNode
+from slipway.api.http.decoding import checked, object_of, place_of
+from slipway.api.http.streaming import first_of
+from slipway.api.http.ttl_cache import LoadingCache, Throttle
+from slipway.api.launch.capacity import capacity_warnings, offers_of
+from slipway.api.launch.overlays import merged
 from slipway.api.proxy.headers import raw_fields, request_fields, response_fields, wire_fields
-from slipway.api.seen_nodes import SeenNode
-from slipway.api.timeline import timeline
-from slipway.api.ttl_cache import LoadingCache, Throttle
 from slipway.crd.resolve import resolve
 from slipway.errors import InvalidError, UnavailableError
 from slipway.model.events import AllocationEvent

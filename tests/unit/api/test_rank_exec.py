@@ -14,7 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
 
-from slipway.api import rank_exec
+from slipway.api.allocations import rank_exec
 from slipway.api.settings import Settings
 from slipway.errors import DeniedError, PermanentError, UnavailableError
 from slipway.kube.errors import Verb

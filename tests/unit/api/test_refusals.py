@@ -8,9 +8,9 @@ import httpx2
 import pytest
 from starlette.requests import HTTPConnection
 
-from slipway.api.access.refusals import FORWARDED, KNOWN_S, REFUSED_S, RefusalLimiter
-from slipway.api.http_errors import UnauthorizedError
-from slipway.api.networks import parse_networks
+from slipway.api.auth.rate_limit import FORWARDED, KNOWN_S, REFUSED_S, RefusalLimiter
+from slipway.api.http.errors import UnauthorizedError
+from slipway.api.http.networks import parse_networks
 from slipway.errors import ThrottledError, UnavailableError
 from slipway.kube.errors import Verb
 from slipway.kube.resources import TOKEN_REVIEWS

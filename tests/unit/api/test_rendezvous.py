@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from slipway.api.rendezvous import Rendezvous
 from slipway.api.schemas import RendezvousView
+from slipway.api.tasks.rendezvous import Rendezvous
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.resources import PODS
 from slipway.model.ids import AllocationId, pod_name

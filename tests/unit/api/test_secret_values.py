@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.api.secret_values import SecretValues, split
+from slipway.api.launch.secret_values import SecretValues, split
 from slipway.crd.meta import LABEL_ALLOCATION_UID
 from slipway.errors import ControlPlaneError, DeniedError, InvalidError, StaleError, UnavailableError
 from slipway.kube.resources import ALLOCATIONS, SECRETS, TEMPLATES

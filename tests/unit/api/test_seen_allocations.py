@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.api import seen_allocations
-from slipway.api.listing import ListFilter
-from slipway.api.queue_view import gpu_units_of
-from slipway.api.seen_allocations import KNOWN_S
+from slipway.api.allocations import seen_allocations
+from slipway.api.allocations.listing import ListFilter
+from slipway.api.allocations.seen_allocations import KNOWN_S
+from slipway.api.queues.queue_view import gpu_units_of
 from slipway.crd.transitions import events_after
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import UnavailableError

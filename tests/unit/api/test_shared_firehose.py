@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from slipway.api.firehose import SharedFirehose
+from slipway.api.allocations.event_feed import SharedFirehose
 from slipway.errors import TransientError, UnavailableError
 from slipway.streams.ports import FirehoseEvent
 

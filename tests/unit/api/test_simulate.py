@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.api.simulation import Simulator
+from slipway.api.cluster.simulation import Simulator
 from slipway.errors import PermanentError, ThrottledError
 from slipway.kube.resources import (
     ALLOCATIONS,

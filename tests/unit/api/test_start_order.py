@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.api.startorder import view_of
+from slipway.api.tasks.startorder import view_of
 from slipway.crd.meta import Condition
 from slipway.crd.v1alpha1 import RoleSpec
 from slipway.kube.objects import Pod, PodStatus

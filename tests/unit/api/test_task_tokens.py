@@ -9,8 +9,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from slipway.api.access.rate_limit import RateLimiter
 from slipway.api.app import ENDPOINTS, create_task_app
+from slipway.api.auth.rate_limit import RateLimiter
 from slipway.crd.v1alpha1 import Stop
 from slipway.errors import UnavailableError
 from slipway.kube.errors import Verb

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from slipway.api.app import ENDPOINTS
-from slipway.api.endpoint import Endpoint
+from slipway.api.http.endpoint import Endpoint
 from slipway.kube.resources import ALLOCATIONS, JOBS, QUEUES, RESOURCE_POOLS
 from slipway.model.lifecycle import Event
 from tests.support.access import teams_world

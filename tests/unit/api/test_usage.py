@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from slipway.accounting.daily_totals import ANNOTATION_USAGE, BOOKED, Bill, added, bills_of, manifest
+from slipway.accounting.usage import carried
 from slipway.crd.figures import DayTotals
-from slipway.crd.totals import ANNOTATION_USAGE, BOOKED, Bill, added, bills_of, manifest
 from slipway.crd.transitions import record
-from slipway.crd.usage import carried
 from slipway.crd.v1alpha1 import Admission, Allocation
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, NAMESPACES, QUEUES
 from slipway.model.lifecycle import Event

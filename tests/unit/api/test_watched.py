@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from slipway.api import watched
-from slipway.api.seen_nodes import SEEN_NODES
+from slipway.api.cluster import watched
+from slipway.api.cluster.seen_nodes import SEEN_NODES
+from slipway.api.cluster.watched import OLD_MAX_S, WatchedObjects
 from slipway.api.settings import Settings
-from slipway.api.watched import OLD_MAX_S, WatchedObjects
 from slipway.errors import DeniedError, UnavailableError
 from slipway.kube.errors import Verb
 from slipway.kube.resources import NODES

@@ -11,16 +11,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.api import assets
-from slipway.api.access.route_rules import OTHERS, PAGES, PermissionScope
-from slipway.api.routes import web_page
+from slipway.api.auth.route_rules import OTHERS, PAGES, PermissionScope
+from slipway.api.web import assets, web_page
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Result
 from slipway.model.state_words import STATE_WORDS, word_for
 from tests.support.access import teams_world
 from tests.support.api_world import ApiWorld
 
-FOLDER = Path(assets.__file__).parent / "pages"
+FOLDER = Path(assets.__file__).parents[1] / "pages"
 PAGE_TYPES = Path(__file__).parents[3] / "tools" / "pages"
 FIRST_BYTES_MAX = 80 * 1024
 """The part of the 120 KiB on the wire for the files of the first page; heads of answers and data have the rest."""

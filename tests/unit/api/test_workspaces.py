@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.api.workspaces import WorkspaceBody, handed_out_by_namespace
+from slipway.api.queues.workspaces import WorkspaceBody, handed_out_by_namespace
 from slipway.crd.transitions import record
 from slipway.crd.v1alpha1 import Admission, Placement
 from slipway.errors import InvalidError

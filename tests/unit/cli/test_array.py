@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from slipway.cli import array, main
-from slipway.cli.array import Array, array_of, written
+from slipway.cli import main
 from slipway.cli.http import Api, ApiResponse
+from slipway.cli.replicas import Array, array_of, written
+from slipway.cli.verbs import run
 from slipway.errors import InvalidError
 from slipway.kube.resources import ALLOCATIONS, JOBS
 from tests.support.api_world import ApiWorld
@@ -158,7 +159,7 @@ async def test_ctrl_c_between_two_requests_loses_no_index(
 ) -> None:
     """After Ctrl-C between two requests the message lists the launched and the remaining indexes. The printed command
     launches each of the rest once, also those that the server launched without an answer to the command."""
-    monkeypatch.setattr(array, "REQUEST_MAX", 3)
+    monkeypatch.setattr(run, "REQUEST_MAX", 3)
     cut = InterruptedLaunches(Api.call, at=2, is_answered=is_answered)
     with monkeypatch.context() as interrupted:
         interrupted.setattr(Api, "call", partialmethod(cut))

@@ -3,7 +3,7 @@
 import pytest
 
 from slipway.cli import table
-from slipway.cli.columns import cut, filled, width_of
+from slipway.cli.table import cut, filled, width_of
 from slipway.cli.waterfall import WorkSpan, render
 
 TEXTS = {

@@ -11,8 +11,7 @@ from importlib import resources
 import pytest
 
 from slipway.cli.demo import allreduce
-from slipway.cli.demo.evidence import xrange
-from slipway.cli.demo.stage import DemoStage
+from slipway.cli.demo.story import DemoStage, xrange
 from slipway.cli.terminal import Terminal
 from tests.support.ports import free_port
 

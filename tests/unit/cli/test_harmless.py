@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from slipway.cli import labels, main, table, waterfall
-from slipway.cli.columns import escape_controls, one_line
+from slipway.cli.rank_files import unpack
+from slipway.cli.table import escape_controls, one_line
 from slipway.cli.terminal import Terminal
-from slipway.cli.unpacking import unpack
 from slipway.cli.verb import describe
 from slipway.cli.verbs.streams import event_text
 from slipway.errors import FieldError, InvalidError

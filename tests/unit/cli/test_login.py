@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
-from slipway.cli import sockets, ssh_keys
+from slipway.cli import rank_session, ssh_keys
 from slipway.cli.http import Api
 from slipway.errors import InvalidError
 from slipway.model import apitokens
@@ -272,6 +272,6 @@ async def test_a_websocket_brings_the_token() -> None:
         there = address.parse(f"http://127.0.0.1:{port}", "test")
         for credential in (credentials.fixed("s3cret"), None):
             opened = there._replace(credential=credential)
-            async with await sockets.connect(opened, sockets.url_of(opened, "/proxy/x/"), "p") as socket:
+            async with await rank_session.connect(opened, rank_session.url_of(opened, "/proxy/x/"), "p") as socket:
                 await socket.wait_closed()
     assert seen == ["Bearer s3cret", ""]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slipway.cli import packing
+from slipway.cli import upload
 from slipway.errors import InvalidError
 from slipway.inside import fetch
 
@@ -23,13 +23,13 @@ def a_folder(root: Path, **files: str) -> Path:
 
 def paths_of(root: Path, *includes: str) -> list[str]:
     """The paths that are packed."""
-    return [item.path for item in packing.items_of(str(root), includes)]
+    return [item.path for item in upload.items_of(str(root), includes)]
 
 
 def packed(root: Path) -> bytes:
     """The archive."""
     out = io.BytesIO()
-    packing.pack(packing.items_of(str(root)), out)
+    upload.pack(upload.items_of(str(root)), out)
     return out.getvalue()
 
 
@@ -41,7 +41,7 @@ def test_what_the_ignore_file_names_stays(tmp_path: Path) -> None:
     (root / ".git" / "HEAD").write_text("")
     (root / ".venv" / "lib").mkdir(parents=True)
     (root / ".venv" / "lib64").symlink_to("lib")
-    (root / packing.IGNORE_FILE).write_text("# no data\ndata/*\n!data/keep\n/log/\nn?\n")
+    (root / upload.IGNORE_FILE).write_text("# no data\ndata/*\n!data/keep\n/log/\nn?\n")
     assert paths_of(root) == ["a", "data/keep", "src/log/y"]
 
 
@@ -76,24 +76,24 @@ def test_small_ones_go_into_the_launch(tmp_path: Path) -> None:
     archive."""
     root = a_folder(tmp_path, a="text")
     (root / "b").write_bytes(b"\xff\xfe")
-    files = packing.small_files(packing.items_of(str(root)))
+    files = upload.small_files(upload.items_of(str(root)))
     assert files == [
         {"path": "a", "content": "text", "mode": 0o644},
         {"path": "b", "content": "//4=", "encoding": "base64", "mode": 0o644},
     ]
-    (root / "large").write_text("x" * packing.SMALL_BYTES)
-    assert packing.small_files(packing.items_of(str(root))) is None
+    (root / "large").write_text("x" * upload.SMALL_BYTES)
+    assert upload.small_files(upload.items_of(str(root))) is None
     (root / "large").unlink()
-    for number in range(packing.SMALL_FILES):
+    for number in range(upload.SMALL_FILES):
         (root / f"n{number}").write_text("")
-    assert packing.small_files(packing.items_of(str(root))) is None
+    assert upload.small_files(upload.items_of(str(root))) is None
 
 
 def test_an_empty_folder_needs_an_archive(tmp_path: Path) -> None:
     """An empty folder needs an archive, because the files of a launch have no folder entries."""
     root = a_folder(tmp_path, a="1")
     (root / "empty").mkdir()
-    assert packing.small_files(packing.items_of(str(root))) is None
+    assert upload.small_files(upload.items_of(str(root))) is None
 
 
 def test_includes(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_includes(tmp_path: Path) -> None:
     root = a_folder(tmp_path / "in", a="1")
     other = a_folder(tmp_path / "other", x="1", __pycache____y="2")
     assert paths_of(root, str(other), f"{other / 'x'}:b") == ["a", "b", "other/x"]
-    assert [item.path for item in packing.items_of("", [str(other / "x")])] == ["x"]
+    assert [item.path for item in upload.items_of("", [str(other / "x")])] == ["x"]
     with pytest.raises(InvalidError, match=r"a is already in the context; include it as .*:NAME"):
         paths_of(root, f"{other / 'x'}:a")
 
@@ -117,24 +117,24 @@ def test_what_can_not_be_packed_is_named(tmp_path: Path) -> None:
         else:
             os.mkfifo(path)
         with pytest.raises(InvalidError) as caught:
-            packing.items_of(str(root))
+            upload.items_of(str(root))
         assert str(path) in str(caught.value)
-        assert packing.IGNORE_FILE in str(caught.value)
-        (root / packing.IGNORE_FILE).write_text("odd\n")
+        assert upload.IGNORE_FILE in str(caught.value)
+        (root / upload.IGNORE_FILE).write_text("odd\n")
         assert paths_of(root) == ["a", "d/b"]
-        (root / packing.IGNORE_FILE).unlink()
+        (root / upload.IGNORE_FILE).unlink()
         path.unlink()
 
 
 def test_a_bad_ignore_file(tmp_path: Path) -> None:
     """A bad ignore file is refused with the file and the line; so is one that is no text."""
     root = a_folder(tmp_path, a="1")
-    (root / packing.IGNORE_FILE).write_text("good\n!\n")
+    (root / upload.IGNORE_FILE).write_text("good\n!\n")
     with pytest.raises(InvalidError, match=r"\.slipwayignore: line 2: '!' is not a valid pattern"):
-        packing.items_of(str(root))
-    (root / packing.IGNORE_FILE).write_bytes(b"\xff\xfe")
+        upload.items_of(str(root))
+    (root / upload.IGNORE_FILE).write_bytes(b"\xff\xfe")
     with pytest.raises(InvalidError, match=r"\.slipwayignore cannot be read"):
-        packing.items_of(str(root))
+        upload.items_of(str(root))
 
 
 @pytest.mark.parametrize(("folder", "said"), [("nowhere", "nowhere does not exist"), ("file", "file is not a folder")])
@@ -143,12 +143,12 @@ def test_a_bad_folder(tmp_path: Path, folder: str, said: str, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidError, match=said):
-        packing.items_of(folder)
+        upload.items_of(folder)
 
 
 def test_too_much_says_what_is_largest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder that is too large is refused with its largest parts, so that the user knows what to leave out."""
-    monkeypatch.setattr(packing, "ARCHIVE_BYTES_MAX", 2_000_000)
+    monkeypatch.setattr(upload, "ARCHIVE_BYTES_MAX", 2_000_000)
     root = a_folder(tmp_path, a="1")
     (root / "weights.bin").write_bytes(os.urandom(2_500_000))
     with pytest.raises(InvalidError, match=r"The largest files: weights.bin \(2.4 MiB\)"):
@@ -160,11 +160,11 @@ def test_folders_count_as_the_api_counts_them(tmp_path: Path, monkeypatch: pytes
     refused for their number."""
     root = a_folder(tmp_path / "job", **{"a/b/c": "1", "a/b/d": "1", "e": "1"})
     limits = fetch.ArchiveLimits(members=5)
-    monkeypatch.setattr(packing, "MEMBERS_MAX", limits.members)
+    monkeypatch.setattr(upload, "MEMBERS_MAX", limits.members)
     assert fetch.check(io.BytesIO(packed(root)), limits).files == 3
     a_folder(root, f="1")
     with pytest.raises(InvalidError, match="6 files and folders; at most 5 are allowed"):
-        packing.items_of(str(root))
+        upload.items_of(str(root))
 
 
 def test_the_archive_is_a_plain_tar(tmp_path: Path) -> None:
@@ -180,6 +180,6 @@ def test_a_name_that_is_not_utf8_is_refused_or_ignored(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("pass")
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.txt")).write_text("x")
     with pytest.raises(InvalidError, match="is not an allowed file name"):
-        packing.items_of(str(tmp_path))
-    (tmp_path / packing.IGNORE_FILE).write_text("?.txt\n")
-    assert [item.path for item in packing.items_of(str(tmp_path))] == ["train.py"]
+        upload.items_of(str(tmp_path))
+    (tmp_path / upload.IGNORE_FILE).write_text("?.txt\n")
+    assert [item.path for item in upload.items_of(str(tmp_path))] == ["train.py"]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from slipway.cli import main
-from slipway.scheduler.record_sinks import StreamSink
+from slipway.scheduler.recorder import StreamSink
 from tests.support.api_world import ApiWorld
 from tests.support.cli import CliUser
 from tests.support.planner import an_allocation as an_ask

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from slipway.cli import sockets
+from slipway.cli import rank_session
 from slipway.errors import ControlPlaneError
 from slipway.sdk import AsyncClient, Client, address
 
@@ -34,7 +34,7 @@ async def answering(head: str) -> AsyncGenerator[tuple[str, list[str]]]:
 async def by_the_command(url: str) -> None:
     """`shell`, `port-forward`, `exec`, `cp`, `ssh`."""
     server = address.parse(url, "test")
-    await sockets.connect(server, sockets.url_of(server, "/proxy/a/"), "p")
+    await rank_session.connect(server, rank_session.url_of(server, "/proxy/a/"), "p")
 
 
 async def by_the_async_client(url: str) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from slipway.cli import main, overview
-from slipway.cli.columns import width_of
 from slipway.cli.overview import ClusterOverview
+from slipway.cli.table import width_of
 from tests.support.api_world import ApiWorld
 from tests.support.cli import CliUser
 from tests.support.http_stub import serve_app

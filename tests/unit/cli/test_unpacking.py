@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from slipway.cli import unpacking
-from slipway.cli.rank_files import placed
-from slipway.cli.unpacking import Unpacked, unpack
+from slipway.cli import rank_files
+from slipway.cli.rank_files import Unpacked, placed, unpack
 from slipway.errors import PermanentError
 from tests.support.archives import END, a_header, hostile_tars
 
@@ -133,7 +132,7 @@ def test_members_that_need_too_much_memory_are_refused(tmp_path: Path, what: str
 
 def test_what_is_implied_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Folders that appear only in paths count as entries."""
-    monkeypatch.setattr(unpacking, "ENTRIES_MAX", 4)
+    monkeypatch.setattr(rank_files, "ENTRIES_MAX", 4)
     assert unpacked(tmp_path, an_entry("a/b/c", b"x"), an_entry("a/d", b"x")).files == 2
     with pytest.raises(PermanentError, match="more than 4 files, links and folders; copy its parts"):
         unpacked(tmp_path, an_entry("f/b/c", b"x"), an_entry("f/d", b"x"), an_entry("f/e", b"x"))
@@ -142,13 +141,13 @@ def test_what_is_implied_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("type_", [tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.FIFOTYPE])
 def test_the_memory_for_member_names_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type_: bytes) -> None:
     """The stored names of folders, links and left-out entries have a limit; the names of files are not stored."""
-    monkeypatch.setattr(unpacking, "KEPT_BYTES_MAX", 150)
+    monkeypatch.setattr(rank_files, "KEPT_BYTES_MAX", 150)
     assert unpacked(tmp_path, *(an_entry(f"{number}" * 90, b"x") for number in range(3))).files == 3
     with pytest.raises(PermanentError, match="more than 150 bytes"):
         unpacked(tmp_path, *(an_entry(letter * 90, type_=type_, link="x") for letter in "abc"))
 
 
-@pytest.mark.parametrize("name", ["a/" * unpacking.STEPS_MAX + "f", "/".join(["n" * 200] * 21)])
+@pytest.mark.parametrize("name", ["a/" * rank_files.STEPS_MAX + "f", "/".join(["n" * 200] * 21)])
 def test_a_path_has_a_limit(tmp_path: Path, name: str) -> None:
     """A path has a limit of steps and of bytes."""
     with pytest.raises(PermanentError, match="steps or"):

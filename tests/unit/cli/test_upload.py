@@ -5,7 +5,7 @@ from pathlib import Path
 
 from slipway.api.settings import Settings
 from slipway.kube.resources import CONFIG_MAPS
-from slipway.pods.archive import LABEL_CONTEXT
+from slipway.pods.context import LABEL_CONTEXT
 from tests.support.api_world import ApiWorld, api_world
 from tests.support.cli import CliUser
 from tests.support.http_stub import serve_app

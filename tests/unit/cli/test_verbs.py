@@ -698,7 +698,7 @@ async def test_all_events_are_shown(world: ApiWorld, cli_user: CliUser, monkeypa
     whole = (await cli_user.run("events", "train")).out.splitlines()
     described = (await cli_user.run("describe", "train")).out.splitlines()
     items = json.loads((await cli_user.run("events", "train", "-o", "json")).out)["items"]
-    monkeypatch.setattr("slipway.api.routes.events.PAGE_MAX", 2)
+    monkeypatch.setattr("slipway.api.allocations.event_routes.PAGE_MAX", 2)
     monkeypatch.setattr("slipway.cli.verbs.streams.PAGE_EVENTS", 2)
     assert len(whole) > 2
     assert (await cli_user.run("events", "train")).out.splitlines() == whole

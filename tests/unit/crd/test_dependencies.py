@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from slipway.crd.dependencies import is_met, unmet, waits_for
-from slipway.crd.facts import allocation_fact, deadlines_of
 from slipway.crd.v1alpha1 import AFTER_MAX, DependencyRecord
+from slipway.facts.custom_resources import allocation_fact, deadlines_of
 from slipway.model.reasons import DependencyEnd, Result
 from slipway.model.times import format_time
 from tests.support.builders import T0, AllocationStory, an_allocation

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from slipway.crd.facts import pool_fact, queue_fact
 from slipway.crd.meta import ObjectMeta
 from slipway.crd.pools import EvictionRate, ResourcePool, ResourcePoolSpec
+from slipway.facts.custom_resources import pool_fact, queue_fact
 from slipway.model.eviction_rate import EvictionLimit
 from tests.unit.crd.test_flavors import a_queue
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from slipway.crd.facts import allocation_fact
 from slipway.crd.homes import claim_name
 from slipway.crd.meta import ANNOTATION_USER, ObjectMeta
 from slipway.crd.v1alpha1 import Allocation, AllocationSpec, PortSpec, ResourcePool, ResourcePoolSpec
+from slipway.facts.custom_resources import allocation_fact
 from slipway.model.lifecycle import Kind
 
 PRIVILEGED = ResourcePool(metadata=ObjectMeta(name="default"), spec=ResourcePoolSpec(privileged_templates=True))

@@ -4,7 +4,6 @@ from typing import Any
 
 import msgspec
 
-from slipway.crd.facts import allocation_fact
 from slipway.crd.meta import (
     LABEL_ALLOCATION,
     LABEL_ALLOCATION_UID,
@@ -14,7 +13,8 @@ from slipway.crd.meta import (
     ObjectMeta,
 )
 from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool, RoleSpec
-from slipway.kube.facts import pod_fact
+from slipway.facts.core_objects import pod_fact
+from slipway.facts.custom_resources import allocation_fact
 from slipway.kube.objects import Pod
 from slipway.model.facts import RoleFact
 from slipway.model.lifecycle import Kind

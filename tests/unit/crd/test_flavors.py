@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.crd.facts import allocation_fact, pool_fact, queue_fact
 from slipway.crd.meta import ObjectMeta
 from slipway.crd.resolve import resolve
 from slipway.crd.v1alpha1 import Allocation, AllocationSpec, Queue, QueueSpec, ResourcePool, ResourcePoolSpec
+from slipway.facts.custom_resources import allocation_fact, pool_fact, queue_fact
 from slipway.model.facts import FlavorFact
 from slipway.model.lifecycle import Kind
 from slipway.model.mig import GPU_UNITS

@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 
-from slipway.crd.facts import allocation_fact
 from slipway.crd.members import below_count, departed_ranks, members, pod_uids, positions, restarting, unreleased
 from slipway.crd.policies import RestartUnit
 from slipway.crd.rules import violations
 from slipway.crd.transitions import record
 from slipway.crd.v1alpha1 import Allocation, Growth, Placement, RankRestart, RankStatus, Shrink
+from slipway.facts.custom_resources import allocation_fact
 from slipway.model.lifecycle import Event, RankState
 from tests.support.builders import AllocationStory, an_allocation, as_json
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from slipway.crd.facts import queue_fact
+from slipway.facts.custom_resources import queue_fact
 from tests.unit.crd.test_flavors import a_queue
 
 

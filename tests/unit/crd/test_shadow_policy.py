@@ -2,10 +2,10 @@
 
 import msgspec
 
-from slipway.crd.facts import policy_changed, pool_fact
 from slipway.crd.meta import ObjectMeta
 from slipway.crd.v1alpha1 import PolicySpec, ResourcePool, ResourcePoolSpec
-from slipway.kube.facts import decode_fact, encode_fact
+from slipway.facts.core_objects import decode_fact, encode_fact
+from slipway.facts.custom_resources import policy_changed, pool_fact
 
 
 def a_pool(shadow: PolicySpec | None) -> ResourcePool:

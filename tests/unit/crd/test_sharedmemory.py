@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from slipway.crd.resolve import resolve
-from slipway.crd.sharedmemory import size_of
+from slipway.crd.roleresources import size_of
 from tests.support.allocations import a_pool, a_template, an_allocation
 
 GI = 1 << 30

@@ -5,9 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.crd.facts import spec_facts
-from slipway.crd.specs import KNOWN_MAX, SpecCache
 from slipway.crd.v1alpha1 import Allocation, ResourcePool
+from slipway.facts.custom_resources import KNOWN_MAX, SpecCache, spec_facts
 from slipway.model.facts import LimitRangeFact, RangeBounds
 from tests.support.allocations import Json, a_pool, an_allocation
 

@@ -1,7 +1,7 @@
 """Since when an attempt waits: a held attempt does not wait; its wait begins again when it is resumed."""
 
-from slipway.crd.facts import deadlines_of
 from slipway.crd.transitions import HELD, is_hold_recorded, waiting_since
+from slipway.facts.custom_resources import deadlines_of
 from slipway.model.lifecycle import Event
 from slipway.model.reasons import Reason, Result
 from tests.support.builders import T0, AllocationStory, an_allocation

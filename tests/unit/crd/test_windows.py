@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.crd.facts import pool_fact
 from slipway.crd.rules import violations
 from slipway.crd.v1alpha1 import ResourcePool
+from slipway.facts.custom_resources import pool_fact
 from slipway.model.facts import WindowFact
 from slipway.model.times import parse_time
 

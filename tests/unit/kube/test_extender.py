@@ -13,8 +13,7 @@ import trustme
 from slipway.kube import extender_wire as wire
 from slipway.kube.extender import ExtenderClient
 from slipway.kube.extender_wire import ExtenderFault
-from slipway.model.extenders import ExtenderFact, ExtenderTls
-from slipway.model.facts import AllocationFact, NodeFact, RoleFact, Taint
+from slipway.model.facts import AllocationFact, ExtenderFact, ExtenderTls, NodeFact, RoleFact, Taint
 from slipway.model.resources import Resources
 from tests.support.extender import LoopbackExtender, an_extender, crash, say
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway.kube.factpages import BYTES_MAX, PageReader, encode_page
+from slipway.facts.pages import BYTES_MAX, PageReader, encode_page
 from slipway.model.facts import AllocationFact, PodFact
 from tests.support.planner import a_role, an_allocation
 

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipway.kube.json_depth import LEVELS_MAX, cut
 from slipway.kube.resources import ALLOCATIONS
-from slipway.kube.wire import codec_of
+from slipway.kube.wire import LEVELS_MAX, codec_of, cut_deep_json
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -48,14 +47,14 @@ def an_allocation(template: str) -> bytes:
 def test_what_is_shallow_stays_as_it_is(value: Any) -> None:
     """A value within the limit stays the same to the byte."""
     body = json.dumps(value).encode()
-    assert cut(body) == body
+    assert cut_deep_json(body) == body
 
 
 @given(PLAIN, st.integers(LEVELS_MAX, 2000))
 def test_what_is_cut_is_json_and_keeps_what_stands_beside(value: Any, levels: int) -> None:
     """The result of a cut is JSON, and keeps everything before and after the deep part."""
     body = f'{{"before": {json.dumps(value)}, "deep": {deep(levels)}, "after": {json.dumps(value)}}}'
-    found = json.loads(cut(body.encode()))
+    found = json.loads(cut_deep_json(body.encode()))
     assert (found["before"], found["after"]) == (value, value)
     assert levels_of(found) <= LEVELS_MAX
 

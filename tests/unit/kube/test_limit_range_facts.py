@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from slipway.crd.v1alpha1 import Allocation
-from slipway.kube.facts import fact_of, ranges_by_namespace
+from slipway.facts.core_objects import fact_of, ranges_by_namespace
 from slipway.kube.objects import LimitRange
 from slipway.model.facts import AllocationFact, RangeBounds
 from slipway.model.resources import Resources

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from slipway.facts.core_objects import host_ports_of, requests_of
 from slipway.kube.objects import Pod
-from slipway.kube.podrequests import host_ports_of, requests_of
 
 Json = dict[str, Any]
 

@@ -5,7 +5,7 @@ import pytest
 
 from slipway.crd.roleresources import pod_resources
 from slipway.crd.v1alpha1 import RoleSpec
-from slipway.kube.facts import decode_fact, encode_fact, quota_fact
+from slipway.facts.core_objects import decode_fact, encode_fact, quota_fact
 from slipway.kube.objects import ResourceQuota
 from slipway.model.facts import QuotaFact, QuotaScope
 from slipway.model.resources import Resources

@@ -4,7 +4,7 @@ from email.utils import formatdate
 
 import pytest
 
-from slipway.kube.server import ServerDates
+from slipway.kube.client import ServerDates
 from slipway.runtime.clock import DisciplinedClock
 from tests.support.clock import FakeClock
 

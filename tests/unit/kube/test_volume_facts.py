@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from slipway.errors import DeniedError, NotFoundError
+from slipway.facts.volumes import read_volume, unreadable
 from slipway.kube.resources import Resource
-from slipway.kube.volumes import read_volume, unreadable
 from slipway.model.facts import VolumeFact
 from tests.support.virtual_time import run_virtual
 

@@ -3,7 +3,7 @@
 import pytest
 
 from slipway.model.facts import LimitRangeFact, RangeBounds
-from slipway.model.limitrange import completed, refusal
+from slipway.model.namespace_limits import completed, refusal
 from slipway.model.podresources import ContainerResources, PodResources, Quantities
 from slipway.model.resources import Resources
 

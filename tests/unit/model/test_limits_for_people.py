@@ -2,7 +2,7 @@
 
 import pytest
 
-from slipway.model.duration import format_at_most
+from slipway.model.times import format_at_most
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from slipway.crd.meta import RawObject
-from slipway.pods.pin import is_pinned, pinned
+from slipway.pods.podspec import is_pinned, pinned
 
 HERE = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
 SSD = {"key": "disk", "operator": "In", "values": ["ssd"]}

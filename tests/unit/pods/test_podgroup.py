@@ -4,7 +4,7 @@ import msgspec
 
 from slipway.crd.meta import ObjectMeta
 from slipway.crd.v1alpha1 import RankRestart
-from slipway.pods.podgroup import body_of, grouped
+from slipway.pods.manifest import body_of, grouped
 from tests.support.allocations import a_template
 from tests.support.builders import an_allocation
 from tests.unit.pods.test_manifest import made, manifests_of

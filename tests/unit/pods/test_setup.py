@@ -9,7 +9,7 @@ import pytest
 
 from slipway.crd.kinds import HOME_PATH
 from slipway.local.node.environment import expand
-from slipway.pods.setup import SETUP_FAILED, command_of, with_setup
+from slipway.pods.podspec import SETUP_FAILED, command_of, with_setup
 
 PROGRAM = ["echo", "never"]
 

@@ -8,8 +8,7 @@ import pytest
 from slipway.crd.resolve import resolve
 from slipway.crd.roleresources import WAITING_CONTAINER
 from slipway.crd.v1alpha1 import RoleSpec
-from slipway.pods.podspec import TaskOptions
-from slipway.pods.startorder import PROGRAM, PROGRAM_KEY
+from slipway.pods.podspec import PROGRAM_KEY, START_PROGRAM, TaskOptions
 from tests.support.allocations import a_pool
 from tests.support.builders import an_allocation
 from tests.unit.pods.test_manifest import made
@@ -31,7 +30,7 @@ def test_only_the_ranks_of_the_role_that_waits_have_it() -> None:
     """Only the ranks of the waiting role have the init container, which runs the program in the ConfigMap as the user
     of the main container."""
     manifests = made(roles=[SERVER, GPU_WORKER])
-    assert manifests.configmap["data"] == {PROGRAM_KEY: PROGRAM}
+    assert manifests.configmap["data"] == {PROGRAM_KEY: START_PROGRAM}
     first, *workers = [pod.manifest["spec"] for pod in manifests.pods]
     assert "initContainers" not in first
     assert len(workers) == 2

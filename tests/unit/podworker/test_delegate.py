@@ -12,7 +12,7 @@ from slipway.errors import InvalidError, StaleError
 from slipway.kube.errors import Verb
 from slipway.kube.ports import PatchType
 from slipway.kube.resources import PODS, RESOURCE_POOLS, STORAGE_CLASSES
-from slipway.pods.pin import LAUNCH_GATE, is_pinned
+from slipway.pods.podspec import LAUNCH_GATE, is_pinned
 from tests.support.allocations import a_template
 from tests.support.podworker_harness import CrashError, PodWorkerHarness, run_with_harness
 from tests.support.small_cluster import look

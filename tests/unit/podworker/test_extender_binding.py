@@ -9,7 +9,7 @@ import pytest
 from slipway.errors import InvalidError, UnavailableError
 from slipway.kube.extender_wire import ExtenderFault
 from slipway.kube.resources import RESOURCE_POOLS
-from slipway.model.extenders import ExtenderFact
+from slipway.model.facts import ExtenderFact
 from slipway.podworker.main import make_worker
 from slipway.runtime.clock import SeededRandom
 from tests.support.podworker_harness import SETTINGS, PodWorkerHarness, run_with_harness

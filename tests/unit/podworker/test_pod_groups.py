@@ -11,7 +11,7 @@ from slipway.kube.resources import CONFIG_MAPS, POD_GROUPS, RESOURCE_POOLS
 from slipway.local.apiserver.podgroups import POD_GROUPS as STORED
 from slipway.local.apiserver.podgroups import named_group
 from slipway.model.lifecycle import Event
-from slipway.pods.pin import is_pinned
+from slipway.pods.podspec import is_pinned
 from tests.support.podworker_harness import CrashError, PodWorkerHarness, ended_with, run_with_harness
 from tests.support.small_cluster import look
 

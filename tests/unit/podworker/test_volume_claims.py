@@ -9,7 +9,7 @@ import pytest
 from slipway.errors import ClaimPendingError, NotFoundError
 from slipway.kube.ports import Listed
 from slipway.kube.resources import Resource
-from slipway.podworker.volume_claims import WAITS, needs_scheduler
+from slipway.podworker.created_objects import WAITS, needs_scheduler
 from tests.support.virtual_time import run_virtual
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from slipway.runtime import http_server, log
 from slipway.runtime.connections import ListenerLimits
 from slipway.runtime.http_server import HttpServer, Receive, Scope, Send
 from slipway.runtime.listen import ListenAddress, bind
-from slipway.runtime.log_limit import LINES_MAX
+from slipway.runtime.log import LINES_MAX
 
 SOON_S = 10.0
 OK = b"HTTP/1.1 200"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from slipway.runtime import log
-from slipway.runtime.log_limit import KINDS_MAX, LINES_MAX, OTHERS, WINDOW_S, LineLimit
+from slipway.runtime.log import KINDS_MAX, LINES_MAX, OTHERS, WINDOW_S, LineLimit
 from tests.support.clock import FakeClock
 
 

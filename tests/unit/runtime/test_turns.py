@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from slipway.runtime.turns import BYTES, UNITS, ByteTurns, UnitTurns
+from slipway.runtime.tasks import TURN_BYTES, TURN_UNITS, ByteTurns, UnitTurns
 
 
 class RecordingTransport:
@@ -40,7 +40,7 @@ async def test_long_work_yields_to_the_event_loop() -> None:
 
     running = asyncio.ensure_future(other())
     turns = UnitTurns()
-    for _ in range(10 * UNITS):
+    for _ in range(10 * TURN_UNITS):
         await turns.passed()
     running.cancel()
     assert 9 <= others <= 12
@@ -51,15 +51,15 @@ async def test_bytes_come_in_order_a_piece_for_each_turn() -> None:
     data follows."""
     pipe, taken = RecordingTransport(), list[bytes]()
     turns = ByteTurns(lambda piece: taken.append(piece) is None, lambda: True)
-    data = bytes(range(256)) * (BYTES // 64)
+    data = bytes(range(256)) * (TURN_BYTES // 64)
     turns.add(data, pipe.as_transport())
-    assert ([len(each) for each in taken], pipe.reads) == ([BYTES], False)
+    assert ([len(each) for each in taken], pipe.reads) == ([TURN_BYTES], False)
     turns.add(b"more", pipe.as_transport())
     for _ in range(10):
         await asyncio.sleep(0)
     assert pipe.reads
     assert b"".join(taken) == data + b"more"
-    assert max(map(len, taken)) == BYTES
+    assert max(map(len, taken)) == TURN_BYTES
     turns.add(b"at once", pipe.as_transport())
     assert taken[-1] == b"at once"
 
@@ -75,7 +75,7 @@ async def test_unread_data_is_dropped(ends: str) -> None:
         return ends != "the parser"
 
     turns = ByteTurns(take, lambda: True)
-    turns.add(b"x" * (3 * BYTES), pipe.as_transport())
+    turns.add(b"x" * (3 * TURN_BYTES), pipe.as_transport())
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert len(taken) == 1
@@ -85,7 +85,7 @@ async def test_a_reader_that_stops_is_not_forced_to_read_on() -> None:
     """A transport that was paused before, because a body waits for its application, stays paused."""
     pipe = RecordingTransport()
     turns = ByteTurns(lambda _: True, lambda: False)
-    turns.add(b"x" * (2 * BYTES), pipe.as_transport())
+    turns.add(b"x" * (2 * TURN_BYTES), pipe.as_transport())
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert not pipe.reads

@@ -3,15 +3,15 @@
 import msgspec
 import pytest
 
-from slipway.crd.facts import allocation_fact
 from slipway.crd.members import is_elastic
 from slipway.crd.meta import TEARDOWN_FINALIZER, Condition
 from slipway.crd.transitions import requested
 from slipway.crd.v1alpha1 import Allocation, AllocationStatus, RoleSpec
-from slipway.kube.facts import decode_fact, encode_fact
+from slipway.facts.core_objects import decode_fact, encode_fact
+from slipway.facts.custom_resources import allocation_fact
 from slipway.model.facts import AllocationFact
 from slipway.model.ledger import Decision, DecisionKind
-from slipway.scheduler.blind_admission import allocation_of, is_same_spec, object_of
+from slipway.scheduler.apply import allocation_of, is_same_spec, object_of
 from tests.support.builders import an_allocation
 
 

@@ -26,9 +26,9 @@ from slipway.model.times import format_time
 from slipway.runtime.clock import SeededRandom
 from slipway.runtime.health import ProcessHealth
 from slipway.scheduler.capacity_objects import WORDS_MAX, RequestObjects, read_requests, request_name
+from slipway.scheduler.leader import Scheduler
 from slipway.scheduler.plan.capacity.pod_sets import PodSet
 from slipway.scheduler.plan.capacity.requests import CapacityAsk, RequestState
-from slipway.scheduler.scheduler import Scheduler
 from slipway.scheduler.settings import Settings
 from slipway.scheduler.standby import SchedulerDeps
 from slipway.streams.memory_server import MemoryServer

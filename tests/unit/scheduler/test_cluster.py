@@ -5,10 +5,10 @@ import itertools
 import msgspec
 import pytest
 
-from slipway.kube.facts import encode_fact
+from slipway.facts.core_objects import encode_fact
 from slipway.model.facts import AllocationFact, PodFact
 from slipway.scheduler.cluster import TOMBSTONES_MAX, Cluster, FactTable
-from slipway.scheduler.cluster_reader import apply_delta
+from slipway.scheduler.cluster_sync import apply_delta
 from slipway.streams.feed import Delta
 from slipway.streams.ports import FeedOp
 

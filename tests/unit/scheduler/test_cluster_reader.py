@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from slipway.crd.specs import SpecCache
 from slipway.errors import ExpiredError, TransientError, UnavailableError
+from slipway.facts.custom_resources import SpecCache
 from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS
 from slipway.kube.rest import LIST_STARTS_MAX, PAGE_SIZE
 from slipway.scheduler.cluster import Cluster
-from slipway.scheduler.cluster_reader import list_everything
+from slipway.scheduler.cluster_sync import list_everything
 from tests.support.kube_core import CoreKube
 from tests.support.small_cluster import a_client, a_core, a_manifest, furnish
 from tests.support.virtual_time import VirtualClock, run_virtual

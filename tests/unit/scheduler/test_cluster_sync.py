@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from slipway.facts.core_objects import encode_fact, fact_of, object_key
+from slipway.facts.pages import FactRow, encode_page
 from slipway.kube.errors import Verb
-from slipway.kube.factpages import FactRow, encode_page
-from slipway.kube.facts import encode_fact, fact_of, object_key
 from slipway.kube.resources import ALLOCATIONS
 from slipway.model.facts import NodeFact
 from slipway.runtime.clock import SeededRandom

@@ -25,7 +25,7 @@ from slipway.model.lifecycle import Event, Phase
 from slipway.model.times import format_time
 from slipway.runtime.clock import SeededRandom
 from slipway.runtime.health import ProcessHealth
-from slipway.scheduler.scheduler import Scheduler
+from slipway.scheduler.leader import Scheduler
 from slipway.scheduler.settings import Settings
 from slipway.scheduler.standby import SchedulerDeps
 from slipway.streams.memory_server import MemoryServer

@@ -4,8 +4,7 @@ from slipway.model.facts import AllocationFact
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Reason
 from slipway.scheduler.cluster import FactTable
-from slipway.scheduler.deadlines import Deadlines
-from slipway.scheduler.timer_queue import STALE_MAX, TimerQueue
+from slipway.scheduler.deadlines import STALE_MAX, Deadlines, TimerQueue
 
 NOW = 1000.0
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from slipway.crd.facts import allocation_fact
 from slipway.crd.meta import TEARDOWN_FINALIZER, condition_of
 from slipway.crd.transitions import key_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import DeniedError
+from slipway.facts.custom_resources import allocation_fact
 from slipway.kube.resources import ALLOCATIONS, Resource
 from slipway.model.facts import AllocationFact
 from slipway.model.ledger import Decision

@@ -8,22 +8,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.crd.facts import extender_fact
 from slipway.crd.meta import condition_of
 from slipway.crd.v1alpha1 import ExtenderSpec
+from slipway.facts.custom_resources import extender_fact
 from slipway.kube.extender import ExtenderClient
 from slipway.kube.extender_wire import ExtenderFault
 from slipway.kube.resources import ALLOCATIONS, QUEUES, RESOURCE_POOLS
-from slipway.model.extenders import ExtenderFact
-from slipway.model.facts import AllocationFact, NodeFact, PodFact, RoleFact
+from slipway.model.facts import AllocationFact, ExtenderFact, NodeFact, PodFact, RoleFact
 from slipway.model.lifecycle import Phase
 from slipway.runtime.clock import Clock, SeededRandom, SystemClock
 from slipway.runtime.health import ProcessHealth
 from slipway.runtime.tasks import TaskGroup
 from slipway.scheduler.extenders import ANSWER_S, PATIENCE_S, PAUSE_FIRST_S, Extenders
+from slipway.scheduler.leader import Scheduler
 from slipway.scheduler.plan.state.extender_results import ExtenderVerb, Question, VictimOffer, VictimRank
 from slipway.scheduler.plan.state.nodes import NodeTable
-from slipway.scheduler.scheduler import Scheduler
 from slipway.scheduler.settings import Settings
 from slipway.scheduler.standby import SchedulerDeps
 from slipway.streams.memory_server import MemoryServer

@@ -11,7 +11,7 @@ from slipway.kube.resources import ALLOCATIONS, Resource
 from slipway.local.apiserver.core import ClusterCore
 from slipway.runtime.clock import SeededRandom
 from slipway.runtime.health import ProcessHealth
-from slipway.scheduler.scheduler import Scheduler
+from slipway.scheduler.leader import Scheduler
 from slipway.scheduler.settings import Settings
 from slipway.scheduler.standby import SchedulerDeps
 from slipway.streams.memory_server import MemoryServer

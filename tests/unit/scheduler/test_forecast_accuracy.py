@@ -2,8 +2,8 @@
 
 from slipway.model.ledger import Decision, DecisionKind
 from slipway.runtime import telemetry
-from slipway.scheduler import forecast_accuracy
-from slipway.scheduler.forecast_accuracy import ForecastAccuracy
+from slipway.scheduler import gauges
+from slipway.scheduler.gauges import ForecastAccuracy
 from slipway.scheduler.plan.state.plan_types import ReservedPlaces
 
 
@@ -43,6 +43,6 @@ def test_only_a_started_allocation_is_measured() -> None:
     figures = ForecastAccuracy("limits")
     figures.note([kept("a", 100.0)])
     figures.started(admits("a", DecisionKind.NOMINATE), 100.0)
-    figures.note([kept(f"u{number}", 1.0) for number in range(forecast_accuracy.FORECASTS_MAX)])
+    figures.note([kept(f"u{number}", 1.0) for number in range(gauges.FORECASTS_MAX)])
     figures.started(admits("a"), 100.0)
     assert seen("limits", "late") == seen("limits", "early") == (0.0, 0.0)

@@ -5,16 +5,16 @@ from typing import Any, cast
 
 import msgspec
 
-from slipway.crd import totals
-from slipway.crd.facts import allocation_fact, pool_fact
+from slipway.accounting import daily_totals
+from slipway.accounting.usage import DAY_MS, day_of
 from slipway.crd.figures import DayTotals, TotalsRow
 from slipway.crd.meta import ANNOTATION_USER
-from slipway.crd.usage import DAY_MS, day_of
 from slipway.crd.v1alpha1 import Allocation
+from slipway.facts.custom_resources import allocation_fact, pool_fact
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, RESOURCE_POOLS
 from slipway.model.decay import spread
 from slipway.scheduler.cluster import Cluster
-from slipway.scheduler.past_usage import READ_S, PastUsage
+from slipway.scheduler.past_usage import PAST_READ_S, PastUsage
 from slipway.scheduler.ports import Kube
 from tests.support.small_cluster import a_manifest, look
 from tests.unit.scheduler.test_cycle import SchedulerHarness, on_a_cluster
@@ -88,9 +88,9 @@ async def a_day(harness: SchedulerHarness, days_ago: int, booked: Iterable[str] 
         )
         for user, amount in sorted(hours.items())
     ]
-    tokens = {str(int(harness.clock.now()) // 60): "".join(map(totals.token_of, booked))}
+    tokens = {str(int(harness.clock.now()) // 60): "".join(map(daily_totals.token_of, booked))}
     await harness.kube.create(
-        CONFIG_MAPS, totals.manifest(day, DayTotals(rows=rows, booked=tokens)), namespace=NAMESPACE
+        CONFIG_MAPS, daily_totals.manifest(day, DayTotals(rows=rows, booked=tokens)), namespace=NAMESPACE
     )
 
 
@@ -165,9 +165,9 @@ def test_at_rest_one_list_and_one_day_in_ten_minutes() -> None:
             await harness.clock.sleep(5.0)
             await reader.look()
         assert reader.kube.taken() == []
-        await harness.clock.sleep(READ_S)
+        await harness.clock.sleep(PAST_READ_S)
         await reader.look()
-        today = totals.name_of(day_of(round(harness.clock.now() * 1000)))
+        today = daily_totals.name_of(day_of(round(harness.clock.now() * 1000)))
         assert reader.kube.taken() == ["allocations", today]
 
     on_a_cluster(test)
@@ -210,7 +210,7 @@ def test_a_new_leader_knows_what_the_old_one_knew() -> None:
         await old.look()
         await launched(harness, "train")
         for _ in range(3):
-            await harness.clock.sleep(READ_S + 1)
+            await harness.clock.sleep(PAST_READ_S + 1)
             await old.look()
         new = Reader(harness)
         await new.look()
@@ -228,7 +228,7 @@ def test_what_cannot_be_read_stops_nothing() -> None:
     async def test(harness: SchedulerHarness) -> None:
         await counting(harness)
         day = day_of(round(harness.clock.now() * 1000))
-        broken = totals.manifest(day, DayTotals()) | {"data": {"totals": "{"}}
+        broken = daily_totals.manifest(day, DayTotals()) | {"data": {"totals": "{"}}
         await harness.kube.create(CONFIG_MAPS, broken, namespace=NAMESPACE)
         reader = Reader(harness)
         await reader.look()
@@ -237,7 +237,7 @@ def test_what_cannot_be_read_stops_nothing() -> None:
         await harness.clock.sleep(5.0)
         await reader.look()
         assert reader.kube.taken() == []
-        await harness.kube.delete(CONFIG_MAPS, totals.name_of(day), namespace=NAMESPACE)
+        await harness.kube.delete(CONFIG_MAPS, daily_totals.name_of(day), namespace=NAMESPACE)
         await a_day(harness, 1, ana=5)
         await harness.clock.sleep(30.0)
         await reader.look()

@@ -2,8 +2,8 @@
 
 from slipway.model.facts import PoolFact
 from slipway.runtime import telemetry
+from slipway.scheduler.cycle import Policies
 from slipway.scheduler.plan.placement.policy import faults_of
-from slipway.scheduler.policies import Policies
 
 WRONG = PoolFact(
     name="wrong",

@@ -9,7 +9,7 @@ from slipway.kube.resources import RESOURCE_POOLS
 from slipway.runtime.clock import SeededRandom
 from slipway.runtime.health import ProcessHealth
 from slipway.runtime.service import ServiceStop
-from slipway.scheduler.scheduler import LIST_S, Scheduler
+from slipway.scheduler.leader import LIST_S, Scheduler
 from slipway.scheduler.settings import Settings
 from slipway.scheduler.standby import SchedulerDeps
 from slipway.streams.feed import Delta, FeedPublisher

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from slipway.crd import totals
+from slipway.accounting import daily_totals
+from slipway.accounting.usage import DAY_MS, day_of
 from slipway.crd.figures import DayTotals, TotalsRow
 from slipway.crd.meta import condition_of
-from slipway.crd.usage import DAY_MS, day_of
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, JOBS, NODES, QUEUES, RESOURCE_POOLS
 from slipway.model.lifecycle import Phase
 from tests.support.small_cluster import a_manifest, add_node, launch, look
@@ -71,7 +71,7 @@ def totals_of(now: float, days_ago: int, queue: str, hours: float) -> dict[str, 
     day = day_of(round(now * 1000) - days_ago * DAY_MS)
     used = {"Running": round(hours * 3_600_000)}
     row = TotalsRow(workspace="gone", user="ada", pool="default", queue=queue, kind="training", slot_ms=used)
-    return totals.manifest(day, DayTotals(rows=[row]))
+    return daily_totals.manifest(day, DayTotals(rows=[row]))
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@ import msgspec
 
 from slipway.model.facts import PoolFact
 from slipway.runtime.clock import Clock
-from slipway.scheduler import shadow as shadows
+from slipway.scheduler import cycle as shadows
+from slipway.scheduler.cycle import ShadowPlanner
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
 from slipway.scheduler.plan.state.plan_types import encoded
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
-from slipway.scheduler.shadow import ShadowPlanner
 from tests.support.clock import FakeClock
 from tests.support.planner import a_snapshot, an_allocation, nodes
 

@@ -6,7 +6,7 @@ from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS
 from slipway.runtime.clock import SeededRandom
 from slipway.runtime.health import ProcessHealth
-from slipway.scheduler.scheduler import Scheduler
+from slipway.scheduler.leader import Scheduler
 from slipway.scheduler.settings import Settings
 from slipway.scheduler.standby import SchedulerDeps
 from slipway.streams.memory_server import MemoryServer

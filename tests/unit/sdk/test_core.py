@@ -23,7 +23,7 @@ from slipway.errors import (
 from slipway.model.events import AllocationEvent
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Event, Phase
-from slipway.sdk import AsyncClient, AsyncRun, Client, Run, calls, launches, refusals, retries, sse, tables, watches
+from slipway.sdk import AsyncClient, AsyncRun, Client, Run, calls, launches, refusals, retries, runs, sse, watches
 from slipway.sdk.retries import RetryBudget, Tries
 from slipway.streams.codec import encode_event
 from tests.support.sdk import a_view, html_of
@@ -183,7 +183,7 @@ def test_a_list_that_has_moved_on_is_expired() -> None:
 @pytest.mark.parametrize("code", sorted(refusals.NEXT_STEPS))
 def test_each_code_with_a_next_step_is_one_of_the_server(code: str) -> None:
     """Each code with a next step is one that the server uses."""
-    from slipway.api import problems
+    from slipway.api.http import problems
 
     rows = {row.code for row in problems.TABLE.values()} | {"no-such-path"}
     assert code in rows
@@ -435,7 +435,7 @@ def test_a_run_shows_itself() -> None:
 
 def test_no_text_of_a_user_is_markup() -> None:
     """Texts of users are no markup: names, users and messages are escaped in tables."""
-    shown = tables.allocations_table([a_view(user="<script>alert(1)</script>", message='"><b>')])
+    shown = runs.allocations_table([a_view(user="<script>alert(1)</script>", message='"><b>')])
     assert "<script>" not in shown
     assert "<b>" not in shown
     assert "&lt;script&gt;" in shown
@@ -443,8 +443,8 @@ def test_no_text_of_a_user_is_markup() -> None:
 
 def test_a_long_list_is_cut_with_a_word() -> None:
     """A notebook shows a limited number of rows of a list, and says that there are more."""
-    shown = tables.allocations_table([a_view()] * (tables.ROWS_MAX + 1))
-    assert shown.count("<tr>") == tables.ROWS_MAX + 1
+    shown = runs.allocations_table([a_view()] * (runs.ROWS_MAX + 1))
+    assert shown.count("<tr>") == runs.ROWS_MAX + 1
     assert "and more" in shown
 
 
@@ -459,4 +459,4 @@ def test_a_long_list_is_cut_with_a_word() -> None:
 )
 def test_the_state_is_the_word_of_the_command(changes: dict[str, Any], state: str) -> None:
     """A table shows the same state as `slipway ps`."""
-    assert tables.state_of(a_view(**changes)) == state
+    assert runs.state_of(a_view(**changes)) == state

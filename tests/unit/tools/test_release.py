@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from slipway.api.app import ENDPOINTS
-from slipway.api.openapi import document
+from slipway.api.http.openapi import document
 from slipway.runtime.service import version as served
 from tools.release import licences, lockfile, sbom, vex
 from tools.release import version as versions

@@ -8,7 +8,7 @@ import pytest
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.errors import Verb
 from slipway.model.lifecycle import Phase
-from slipway.watcher.write_pace import AT_ONCE_MAX
+from slipway.watcher.reconcile import AT_ONCE_MAX
 from tests.support.watcher_harness import WatcherHarness, play
 
 Calls = Counter[tuple[Verb, str]]

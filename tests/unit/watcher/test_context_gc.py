@@ -15,12 +15,20 @@ from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, CRDS, NAMESPACES
 from slipway.local.apiserver.core import ClusterCore
 from slipway.model.lifecycle import Phase
 from slipway.model.times import format_time
-from slipway.pods import archive
-from slipway.pods.archive import INDEX_MAPS, PIECE_MAPS, Index, IndexMap
+from slipway.pods.context import (
+    ANNOTATION_USED,
+    INDEX_MAPS,
+    LABEL_CONTEXT,
+    PIECE_MAPS,
+    Index,
+    IndexMap,
+    index_manifest,
+    piece_manifest,
+)
 from slipway.runtime.clock import SeededRandom
-from slipway.watcher import context_gc
-from slipway.watcher.context_gc import ArchiveSweeper, unused
+from slipway.watcher import sweep
 from slipway.watcher.informers import Informers, fill
+from slipway.watcher.sweep import ArchiveSweeper, unused
 from tests.support.builders import NAMESPACE, T0, an_allocation
 from tests.support.clock import FakeClock
 from tests.support.kube_core import CoreKube
@@ -49,8 +57,8 @@ class ContextGcHarness:
         await self.kube.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
         used_at = format_time(self.clock.now())
         index = Index(id=ID, bytes=1, pieces=1, files=1, unpacked_bytes=1, complete=True)
-        home = await self.kube.create(INDEX_MAPS, archive.index_manifest(index, NAMESPACE, used_at))
-        await self.kube.create(PIECE_MAPS, archive.piece_manifest(home, ID, 0, b"x"))
+        home = await self.kube.create(INDEX_MAPS, index_manifest(index, NAMESPACE, used_at))
+        await self.kube.create(PIECE_MAPS, piece_manifest(home, ID, 0, b"x"))
         return home
 
     async def launch(self, name: str = "job", context: str = ID) -> None:
@@ -62,7 +70,7 @@ class ContextGcHarness:
     async def maps(self) -> int:
         """Return the number of ConfigMaps after the garbage collection."""
         self.core.settle()
-        return len((await self.kube.list(CONFIG_MAPS, label_selector=archive.LABEL_CONTEXT)).items)
+        return len((await self.kube.list(CONFIG_MAPS, label_selector=LABEL_CONTEXT)).items)
 
 
 async def test_after_an_hour_it_goes_with_its_pieces() -> None:
@@ -86,7 +94,7 @@ async def test_one_that_is_used_in_this_moment_stays() -> None:
     async def before(verb: Verb, plural: str) -> None:
         if verb is Verb.DELETE:
             harness.kube.before = quiet
-            change = {"metadata": {"annotations": {archive.ANNOTATION_USED: format_time(harness.clock.now())}}}
+            change = {"metadata": {"annotations": {ANNOTATION_USED: format_time(harness.clock.now())}}}
             await harness.kube.patch(INDEX_MAPS, home.metadata.name, change, namespace=NAMESPACE)
 
     async def quiet(_verb: Verb, _plural: str) -> None:
@@ -138,7 +146,7 @@ async def test_what_is_in_use_costs_no_list_of_allocations() -> None:
 async def test_what_the_watch_does_not_show_yet_is_seen_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """An archive that an allocation needs is not deleted, also when the watch has not shown the allocation yet and the
     LIST has several pages."""
-    monkeypatch.setattr(context_gc, "PAGE_SIZE", 1)
+    monkeypatch.setattr(sweep, "PAGE_SIZE", 1)
     harness = ContextGcHarness()
     await harness.upload()
     for name in ("other", "holds", "third"):
@@ -161,7 +169,7 @@ def test_the_pause_follows_the_time_of_keeping() -> None:
 def a_map(used_at: float, data: dict[str, str] | None = None) -> IndexMap:
     """An index that was last used at `used_at`."""
     index = Index(id=ID, bytes=1, pieces=1, files=1, unpacked_bytes=1, complete=True)
-    manifest: dict[str, Any] = archive.index_manifest(index, NAMESPACE, format_time(used_at))
+    manifest: dict[str, Any] = index_manifest(index, NAMESPACE, format_time(used_at))
     made = IndexMap(metadata=ObjectMeta(**manifest["metadata"]), data=manifest["data"])
     return made if data is None else IndexMap(metadata=made.metadata, data=data)
 

@@ -8,8 +8,8 @@ from slipway.crd.meta import ANNOTATION_OPENED, Condition
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Reason
 from slipway.model.times import format_time
-from slipway.watcher.delegated_binding import unbound_pod
 from slipway.watcher.ends import LifecyclePolicy
+from slipway.watcher.obstacles import unbound_pod
 from tests.support.builders import T0, AllocationStory, PodStory, a_pod, an_allocation
 from tests.support.reductions import once, settled
 

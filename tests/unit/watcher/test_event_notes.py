@@ -9,8 +9,16 @@ from slipway.errors import DeniedError, UnavailableError
 from slipway.kube.resources import EVENTS, STORY_EVENTS, Resource
 from slipway.model.lifecycle import Event
 from slipway.runtime.clock import SeededRandom
-from slipway.watcher.event_notes import NOTE_BYTES_MAX, body_of, notes_of
-from slipway.watcher.event_recorder import BATCH_MAX, PAUSE_S, RECENT_S, RETRY_S, EventRecorder
+from slipway.watcher.event_recorder import (
+    BATCH_MAX,
+    NOTE_BYTES_MAX,
+    PAUSE_S,
+    RECENT_S,
+    RETRY_S,
+    EventRecorder,
+    body_of,
+    notes_of,
+)
 from slipway.watcher.informers import Informers
 from tests.support.builders import AllocationStory, a_pod, an_allocation
 from tests.support.clock import FakeClock

@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from slipway.kube.factpages import PageReader
-from slipway.kube.facts import FEED_KINDS, decode_fact, fact_of, object_key
+from slipway.facts.core_objects import FEED_KINDS, decode_fact, fact_of, object_key
+from slipway.facts.pages import PageReader
 from slipway.kube.resources import LEASES, PODS, RESOURCE_POOLS
 from slipway.local.apiserver.objects import clone
 from slipway.model.facts import AllocationFact, PodFact
@@ -16,7 +16,7 @@ from slipway.streams import codec, keys
 from slipway.streams.feed import EPOCHS_PER_TERM, BreakReason, FeedBatch, FeedBroken, FeedReader
 from slipway.streams.ports import FeedEntry, FeedOp, FeedPosition
 from slipway.streams.snapshot import pages_of
-from slipway.watcher.snapshots import APPENDS_MAX, PAUSE_S
+from slipway.watcher.feed import APPENDS_MAX, PAUSE_S
 from tests.support.small_cluster import add_node
 from tests.support.watcher_harness import SETTINGS, WatcherHarness, play
 

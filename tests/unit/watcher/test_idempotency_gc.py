@@ -6,8 +6,8 @@ from slipway.errors import UnavailableError
 from slipway.kube.claims import CLAIM_MAPS, KEPT_S, claim_manifest, claim_name, reclaim_patch
 from slipway.kube.errors import Verb
 from slipway.kube.resources import CONFIG_MAPS
-from slipway.watcher.idempotency_gc import ClaimSweeper
 from slipway.watcher.informers import Informers
+from slipway.watcher.sweep import ClaimSweeper
 from tests.support.clock import FakeClock
 from tests.support.small_cluster import a_client, a_core, furnish, launch
 

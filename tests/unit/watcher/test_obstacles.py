@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from slipway.crd.facts import deadlines_of
 from slipway.crd.meta import condition_of
 from slipway.crd.transitions import CONDITION_BLOCKED
 from slipway.crd.v1alpha1 import Allocation, Stop
+from slipway.facts.custom_resources import deadlines_of
 from slipway.kube.objects import KubeEvent
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.reasons import Reason, Result

@@ -7,7 +7,7 @@ from slipway.crd.v1alpha1 import RoleSpec, Signals
 from slipway.kube.objects import ContainerState, StateTerminated
 from slipway.model.lifecycle import Event, Phase, RankState
 from slipway.model.reasons import Reason, Result
-from slipway.pods.setup import SETUP_FAILED
+from slipway.pods.podspec import SETUP_FAILED
 from tests.support.builders import T0, PodStory, a_pod, an_allocation, at
 from tests.support.reductions import NOW, a_running, ending, once, settled
 

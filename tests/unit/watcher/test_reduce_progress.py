@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.crd.usage import used
+from slipway.accounting.usage import used
 from slipway.crd.v1alpha1 import Allocation, Signals
 from slipway.kube.objects import ContainerState, StateRunning
 from slipway.model.lifecycle import Event, Phase, RankState

@@ -7,7 +7,7 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.resources import ALLOCATIONS
 from slipway.model.lifecycle import Phase
 from slipway.watcher.informers import Informers
-from slipway.watcher.retention import Retention
+from slipway.watcher.sweep import Retention
 from tests.support.builders import T0
 from tests.support.clock import FakeClock
 from tests.support.small_cluster import a_client, a_core, furnish, launch

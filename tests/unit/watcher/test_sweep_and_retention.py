@@ -10,8 +10,7 @@ from slipway.kube.resources import PODS
 from slipway.model.lifecycle import Event, RankState
 from slipway.model.reasons import Result
 from slipway.model.times import format_time
-from slipway.watcher.retention import expired
-from slipway.watcher.sweep import Orphan, orphans
+from slipway.watcher.sweep import Orphan, expired, orphans
 from tests.support.builders import T0, UID, AllocationStory, an_allocation, at
 
 NOW = T0 + 100

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.crd.figures import DayTotals, DayUsage
-from slipway.crd.totals import (
+from slipway.accounting.daily_totals import (
     ANNOTATION_USAGE,
     FORGET_S,
     added,
@@ -20,8 +19,9 @@ from slipway.crd.totals import (
     token_of,
     tokens_in,
 )
+from slipway.accounting.usage import carried, sum_of, used
+from slipway.crd.figures import DayTotals, DayUsage
 from slipway.crd.transitions import record
-from slipway.crd.usage import carried, sum_of, used
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import DeniedError, NotFoundError, StaleError, UnavailableError
 from slipway.kube.errors import Verb

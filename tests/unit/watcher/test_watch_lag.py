@@ -6,7 +6,7 @@ import pytest
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.objects import Pod
 from slipway.model.lifecycle import Phase
-from slipway.watcher.watch_lag import AGAIN_S, LATE_S, PodWatchLag
+from slipway.watcher.consistent_reads import AGAIN_S, LATE_S, PodWatchLag
 from tests.support.builders import T0, an_allocation
 from tests.support.clock import FakeClock
 

@@ -5,8 +5,8 @@ import pytest
 
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Phase
+from slipway.watcher.reconcile import AT_ONCE_MAX, AT_ONCE_PER_S, HELD_S_MAX, WritePace
 from slipway.watcher.reduce import Reduction
-from slipway.watcher.write_pace import AT_ONCE_MAX, AT_ONCE_PER_S, HELD_S_MAX, WritePace
 from tests.support.builders import T0, an_allocation
 from tests.support.clock import FakeClock
 

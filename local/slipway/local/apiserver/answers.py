@@ -12,14 +12,13 @@ from starlette.types import Scope, Send
 
 from slipway.local.apiserver import table
 from slipway.local.apiserver.core import ClusterCore
-from slipway.local.apiserver.events import ServedEvent
 from slipway.local.apiserver.identity import ANONYMOUS
 from slipway.local.apiserver.objects import Json, metadata
 from slipway.local.apiserver.options import WriteOptions
 from slipway.local.apiserver.paging import Listing
 from slipway.local.apiserver.registry import ResourceKind
 from slipway.local.apiserver.status import StatusError
-from slipway.local.apiserver.store import ObjectVersion
+from slipway.local.apiserver.store import ObjectVersion, ServedEvent
 
 _JSON = "application/json"
 

@@ -11,11 +11,10 @@ Returned objects are the stored objects: callers read them and never change them
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from slipway.local.apiserver import custom, deletion, paging, patch, pods, policy, status
-from slipway.local.apiserver import eviction as evictions
+from slipway.local.apiserver import custom, deletion, paging, patch, pods, rbac, status
+from slipway.local.apiserver import disruption as evictions
 from slipway.local.apiserver.builtin import builtin_kinds, pod_group_kinds
 from slipway.local.apiserver.controllers import Controllers
-from slipway.local.apiserver.events import ServedEvent, visible
 from slipway.local.apiserver.objects import (
     Json,
     clone,
@@ -30,8 +29,16 @@ from slipway.local.apiserver.podadmission import ACCOUNTS, DEFAULT_ACCOUNT
 from slipway.local.apiserver.registry import KindRegistry, ResourceKind
 from slipway.local.apiserver.selectors import selector
 from slipway.local.apiserver.status import StatusError
-from slipway.local.apiserver.store import ApiStore, ChangeType, Commit, CompactedError, ObjectVersion
-from slipway.local.apiserver.validation import RuleTwins
+from slipway.local.apiserver.store import (
+    ApiStore,
+    ChangeType,
+    Commit,
+    CompactedError,
+    ObjectVersion,
+    ServedEvent,
+    visible,
+)
+from slipway.local.apiserver.structural import RuleTwins
 from slipway.local.apiserver.writes import Patch, StoreWriter
 
 __all__ = ["ClusterCore", "DeleteOptions", "Listing", "ServedEvent", "StatusError", "WriteOptions"]
@@ -89,7 +96,7 @@ class ClusterCore:
         for name in SYSTEM_NAMESPACES:
             if self.store.find(_NAMESPACES, "", name) is None:
                 self.create(_NAMESPACES, "", {"metadata": {"name": name}})
-        policy.bootstrap(self)
+        rbac.bootstrap(self)
         if is_new:
             self.store.start_at(self.store.version)
 

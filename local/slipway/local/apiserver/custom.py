@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from slipway.local.apiserver import meta, structural, validation
+from slipway.local.apiserver import meta, structural
+from slipway.local.apiserver import structural as validation
 from slipway.local.apiserver.admission import Strategy, carry_status
 from slipway.local.apiserver.decoding import complain
 from slipway.local.apiserver.objects import Json, clone, is_map, listing, mapping, maps, metadata

@@ -5,13 +5,27 @@ Pure: takes budgets, pods and the time, returns the next status or a refusal. In
 than its spec allows no eviction; an evicted pod is treated as gone for `DELETION_TIMEOUT_S`, even while it still runs.
 
 Source: pkg/registry/core/pod/storage/eviction.go, pkg/controller/disruption (behaviour, v1.37).
+
+The controller of disruption budgets: updates their status when their pods change.
+
+Owns the decision when a budget is checked again. Works through the core. Invariant: at rest it writes nothing.
+
+The eviction of one pod: checks its budget, marks the pod, deletes it.
+
+Owns the order of these steps. Works through the core's own verbs. Invariants: a refused eviction changes nothing; the
+budget's allowance is decreased before the pod is deleted; a dry run checks the budget and changes nothing.
+
+Source: pkg/registry/core/pod/storage/eviction.go (behaviour, v1.37).
 """
 
 import re
 from collections.abc import Callable, Sequence
 from math import ceil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from slipway.local.apiserver import pods
 from slipway.local.apiserver.admission import Strategy
 from slipway.local.apiserver.objects import (
     Json,
@@ -25,11 +39,26 @@ from slipway.local.apiserver.objects import (
     name_of,
     owners_of,
     parse_time,
+    uid_of,
 )
-from slipway.local.apiserver.options import WriteOptions
+from slipway.local.apiserver.options import DeleteOptions, WriteOptions, read_delete_options
 from slipway.local.apiserver.pods import FINISHED_PHASES
 from slipway.local.apiserver.selectors import selects
-from slipway.local.apiserver.status import FieldCause, StatusError, bad_value, too_many_requests, unsupported
+from slipway.local.apiserver.status import (
+    FieldCause,
+    StatusError,
+    bad_request,
+    bad_value,
+    conflict,
+    success,
+    too_many_requests,
+    unsupported,
+)
+from slipway.local.apiserver.store import Commit, ObjectKey, ObjectVersion
+
+if TYPE_CHECKING:
+    from slipway.local.apiserver.core import ClusterCore
+
 
 BUDGETS = "poddisruptionbudgets.policy"
 DELETION_TIMEOUT_S = 120.0
@@ -242,3 +271,114 @@ def _set_condition(status: Json, value: str, reason: str, message: str, now: flo
         "message": message,
     }
     return {**status, "conditions": [*(item for item in conditions if item not in old), condition]}
+
+
+_PODS = "pods"
+_SCALED = frozenset({"replicasets.apps", "deployments.apps", "statefulsets.apps", "replicationcontrollers"})
+
+
+class Budgets:
+    """Stores the namespaces whose budgets may be out of date, and the time at which a budget must be checked again."""
+
+    def __init__(self, core: "ClusterCore") -> None:
+        self._core = core
+        self._pending: dict[str, None] = {}
+        self._due: dict[ObjectKey, float] = {}
+
+    def note(self, change: Commit) -> None:
+        if change.resource == BUDGETS or (
+            (change.resource == _PODS or change.resource in _SCALED) and self._core.store.count(BUDGETS, change.key[0])
+        ):
+            self._pending[change.key[0]] = None
+
+    def run(self) -> None:
+        now = self._core.clock()
+        pending, self._pending = self._pending, {}
+        keys = [key for key, due in self._due.items() if due <= now]
+        records = [record for namespace in pending for record in self._core.store.scan(BUDGETS, namespace)]
+        records += [found for key in keys if (found := self._core.store.find(BUDGETS, *key)) is not None]
+        for record in records:
+            self._sync(record, now)
+
+    def _sync(self, record: ObjectVersion, now: float) -> None:
+        meta = record.obj["metadata"]
+        key = (meta["namespace"], meta["name"])
+        found = [each.obj for each in self._core.store.scan(_PODS, key[0])]
+        status, due = observe(record.obj, found, self._scale_of, now)
+        self._due.pop(key, None)
+        if due is not None:
+            self._due[key] = due
+        current = self._core.store.find(BUDGETS, *key)
+        if current is not None and mapping(current.obj, "status") != status:
+            self._core.commit_update(self._core.kind(BUDGETS), {**clone(current.obj), "status": status})
+
+    def _scale_of(self, controller: Json, namespace: str) -> int:
+        """Return the desired replicas of a controller. Raises: ScaleError; LookupError when it does not exist."""
+        kind = self._core.registry.of_kind(str(controller.get("apiVersion")), str(controller.get("kind")))
+        if kind is None:
+            raise LookupError
+        if kind.resource not in _SCALED:
+            raise ScaleError(f"{kind.resource} does not implement the scale subresource")
+        found = self._core.store.find(kind.resource, namespace, str(controller.get("name")))
+        if found is None or uid_of(found.obj) != controller.get("uid"):
+            raise LookupError
+        above = next((owner for owner in owners_of(found.obj) if owner.get("controller") is True), None)
+        if above is not None and kind.resource == "replicasets.apps":
+            return self._scale_of(above, namespace)
+        return int(mapping(found.obj, "spec").get("replicas", 1))
+
+
+_MANY = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+
+
+def evict(core: "ClusterCore", namespace: str, name: str, eviction: Json, *, dry_run: bool) -> Json:
+    """Evict a pod and return a Status. Raises: StatusError 400, 404, 409, 429, 500."""
+    if name_of(eviction) != name:
+        raise bad_request("name in URL does not match name in Eviction object")
+    options = read_delete_options(mapping(eviction, "deleteOptions"))
+    options = msgspec.structs.replace(options, dry_run=options.dry_run or dry_run)
+    pod = core.get(_PODS, namespace, name)
+    if ignores_budgets(pod):
+        settled = mapping(pod, "status").get("phase") in pods.FINISHED_PHASES or is_deleting(pod)
+        _let_go(core, pod, options if settled else _fenced(options, pod))
+        return success(code=201)
+    budgets = [record.obj for record in core.store.scan(BUDGETS, namespace) if guards(record.obj, pod)]
+    if len(budgets) > 1:
+        raise StatusError(500, "", _MANY)
+    if budgets and is_unready_and_evictable(budgets[0], pod):
+        options = _fenced(options, pod)
+    elif budgets:
+        status = spend(budgets[0], pod, core.clock())
+        if not options.dry_run:
+            _check(pod, options)
+            core.commit_update(core.kind(BUDGETS), {**clone(budgets[0]), "status": status})
+    _let_go(core, pod, options)
+    return success(code=201)
+
+
+def _let_go(core: "ClusterCore", pod: Json, options: DeleteOptions) -> None:
+    if not options.dry_run:
+        _check(pod, options)
+        marked = disrupted(pod, "EvictionByEvictionAPI", "Eviction API: evicting", format_time(core.clock()))
+        core.commit_update(core.kind(_PODS), marked)
+        if options.resource_version:
+            options = _fenced(msgspec.structs.replace(options, resource_version=""), marked)
+    meta = metadata(pod)
+    core.delete(_PODS, meta["namespace"], meta["name"], options)
+
+
+def _fenced(options: DeleteOptions, pod: Json) -> DeleteOptions:
+    """Return options that delete only this version of the pod, unless the caller already named a version."""
+    version = options.resource_version or str(metadata(pod)["resourceVersion"])
+    return msgspec.structs.replace(options, resource_version=version)
+
+
+def _check(pod: Json, options: DeleteOptions) -> None:
+    """Check the preconditions before the pod is marked. Raises: StatusError 409."""
+    words = "the {0} in the precondition ({1}) does not match the {0} in record ({2}). The object might have been {3}"
+    if options.uid and options.uid != uid_of(pod):
+        raise conflict("Pod", name_of(pod), words.format("UID", options.uid, uid_of(pod), "deleted and then recreated"))
+    version = str(metadata(pod)["resourceVersion"])
+    if options.resource_version and options.resource_version != version:
+        why = words.format("ResourceVersion", options.resource_version, version, "modified")
+        raise conflict("Pod", name_of(pod), why)

@@ -4,10 +4,17 @@ Owns routing by verb, content negotiation, bodies, and the times at which the co
 objects.
 Invariants: every refusal is a Status object; a body larger than 3 MiB is refused (413) before it is read to the end;
 controllers run soon after every write and at least every `CONTROLLER_PERIOD_S`.
+
+Duplicate fields in a JSON document: the parser keeps the last value, and the server reports each duplicate.
+
+Pure. Invariant: a document without duplicates costs one encoding and two counts. Only a document that may contain
+duplicates is parsed again.
 """
 
 import asyncio
 import contextlib
+import json
+import re
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from email.utils import formatdate
@@ -22,32 +29,53 @@ from starlette.types import Message, Receive, Scope, Send
 
 from slipway import yaml_reader
 from slipway.errors import InvalidError
-from slipway.local.apiserver import (
-    answers,
-    commands,
-    discovery,
-    documents,
-    duplicates,
-    patch,
-    routes,
-    scale,
-    status,
-    wire,
-)
-from slipway.local.apiserver.access import AccessGate, Authorization
+from slipway.local.apiserver import answers, commands, discovery, patch, routes, scale, status, wire
+from slipway.local.apiserver.access import AccessGate, Authorization, LocalReviews, ReviewRequest
 from slipway.local.apiserver.accounts import ServiceAccountTokens
 from slipway.local.apiserver.answers import Call, HttpAnswer
 from slipway.local.apiserver.core import ClusterCore
+from slipway.local.apiserver.discovery import find
 from slipway.local.apiserver.fields.shapes import ANY
 from slipway.local.apiserver.logs import NodeLogs, NodeLogSource
-from slipway.local.apiserver.objects import Json, is_map, mapping, name_of
+from slipway.local.apiserver.objects import Json, is_list, is_map, mapping, name_of
 from slipway.local.apiserver.options import WriteOptions
-from slipway.local.apiserver.reviews import LocalReviews, ReviewRequest
 from slipway.local.apiserver.routes import RouteTarget
 from slipway.local.apiserver.status import StatusError
 from slipway.local.apiserver.watching import Wakers, WatchQuery, watch
 from slipway.model import exec_channels
 from slipway.runtime.tasks import TaskGroup
+
+_SPACED = re.compile(rb'"\s+:')
+
+
+def duplicate_fields(body: bytes, document: Any) -> tuple[list[str], dict[str, int]]:
+    """Return (paths of duplicates, {path: position of its first occurrence}); both are empty without duplicates."""
+    if body.count(b'":') == msgspec.json.encode(document).count(b'":') and not _SPACED.search(body):
+        return [], {}
+    found = list[str]()
+    order: dict[str, int] = {}
+    _walk(json.loads(body, object_pairs_hook=_Pairs), "", found, order)
+    return (found, order) if found else ([], {})
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """A JSON object as pairs in document order, duplicates included."""
+
+
+def _walk(value: Any, path: str, found: list[str], order: dict[str, int]) -> None:
+    if isinstance(value, _Pairs):
+        seen = set[str]()
+        for name, item in value:
+            where = f"{path}.{name}" if path else name
+            if name in seen and where not in found:
+                found.append(where)
+            seen.add(name)
+            order.setdefault(where, len(order))
+            _walk(item, where, found, order)
+    elif is_list(value):
+        for index, item in enumerate(value):
+            _walk(item, f"{path}[{index}]", found, order)
+
 
 BODY_BYTES_MAX = 3 * 1024 * 1024
 CONTROLLER_DELAY_S = 0.005
@@ -162,7 +190,7 @@ class ApiServer:
         self._core.run_controllers()
 
     def _answer(self, call: Call) -> HttpAnswer | AsyncIterator[bytes]:
-        fixed = documents.find(self._core.registry, call)
+        fixed = find(self._core.registry, call)
         if fixed is not None:
             return fixed
         if call.method == "POST":
@@ -497,7 +525,7 @@ def _decode(call: Call, options: WriteOptions | None = None) -> Any:
             return yaml_reader.parse(call.body.decode(), yaml_reader.MANIFEST)
         document = msgspec.json.decode(call.body)
         if options is not None and options.field_validation != "Ignore":
-            options.duplicates, options.order = duplicates.find(call.body, document)
+            options.duplicates, options.order = duplicate_fields(call.body, document)
         return document
     except (msgspec.DecodeError, UnicodeDecodeError, InvalidError) as exc:
         raise status.bad_request(f"the object provided is unrecognized: {exc}") from exc

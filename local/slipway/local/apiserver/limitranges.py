@@ -24,7 +24,7 @@ from slipway.local.apiserver.status import (
     not_allowed,
 )
 from slipway.local.apiserver.store import ApiStore
-from slipway.model.quantity import format_quantity, parse_thousandths
+from slipway.model.resources import format_quantity, parse_thousandths
 
 RANGES = "limitranges"
 ANNOTATION = "kubernetes.io/limit-ranger"

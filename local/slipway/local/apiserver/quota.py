@@ -8,7 +8,7 @@ from slipway.local.apiserver.objects import Json, listing, mapping, maps, metada
 from slipway.local.apiserver.pods import FINISHED_PHASES
 from slipway.local.apiserver.status import forbidden
 from slipway.local.apiserver.store import ApiStore
-from slipway.model.quantity import format_quantity, parse_thousandths
+from slipway.model.resources import format_quantity, parse_thousandths
 
 _PODS = "pods"
 _SHORT = {"cpu": "requests.cpu", "memory": "requests.memory", "ephemeral-storage": "requests.ephemeral-storage"}

@@ -4,6 +4,13 @@ Owns the one resourceVersion counter, the current objects, the bounded history p
 Knows no rule of any kind, because the caller of `commit` has checked the object. Invariants: the version rises by one
 with every commit; the objects of a resource at any version still in its history can be rebuilt by undoing the later
 changes; subscribers receive every change once, in order, before `commit` returns, and do not write.
+
+Watch events as one watch receives them.
+
+Owns the translation of a commit for a watch with a namespace and selectors. Pure. Invariant: an object that no longer
+matches the selectors is reported as DELETED in its last matching state, at the version of the change.
+
+Source: staging/src/k8s.io/apiserver/pkg/storage/cacher, convertToWatchEvent (behaviour).
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -14,6 +21,7 @@ import msgspec
 
 from slipway.local.apiserver.fields.ownership import UNOWNED, Ownership
 from slipway.local.apiserver.objects import Json, name_of, namespace_of, owners_of
+from slipway.local.apiserver.selectors import Predicate
 
 ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
 ObjectKey = tuple[str, str]
@@ -269,3 +277,38 @@ def _forget_entry(groups: dict[str, dict[tuple[str, ObjectKey], None]], uid: str
         group.pop(entry, None)
         if not group:
             del groups[uid]
+
+
+class ServedEvent(msgspec.Struct):
+    """One watch event. `change` is its commit; `obj` differs from the commit's record when it no longer matches."""
+
+    type: ChangeType
+    obj: Json
+    version: int
+    change: Commit
+
+    @property
+    def line(self) -> bytes:
+        """The event as sent to the client: one line of JSON."""
+        if self.type == self.change.type and self.obj is self.change.record.obj:
+            return self.change.line
+        return b'{"type":"' + self.type.encode() + b'","object":' + msgspec.json.encode(self.obj) + b"}\n"
+
+
+def visible(change: Commit, namespace: str | None, matches: Predicate | None) -> ServedEvent | None:
+    """Return the event that a watch receives for a commit, or None when it receives none."""
+    if namespace is not None and change.key[0] != namespace:
+        return None
+    obj = change.record.obj
+    if matches is None:
+        return ServedEvent(change.type, obj, change.version, change)
+    was = change.previous is not None and matches(change.previous.obj)
+    if change.type == "DELETED":
+        return ServedEvent("DELETED", obj, change.version, change) if was else None
+    if matches(obj):
+        return ServedEvent("MODIFIED" if was else "ADDED", obj, change.version, change)
+    if was and change.previous is not None:
+        last = change.previous.obj
+        gone = {**last, "metadata": {**last["metadata"], "resourceVersion": str(change.version)}}
+        return ServedEvent("DELETED", gone, change.version, change)
+    return None

@@ -1,16 +1,35 @@
 """Structural schemas of custom resources: compiled once, then used to prune, default and find unknown fields.
 
-Owns the parsing of `openAPIV3Schema` and the walk that brings an object into shape. Validation is `validation.py`.
+Owns the parsing of `openAPIV3Schema` and the walk that brings an object into shape. Validation is `structural.py`.
 Invariant: a compiled `Schema` is never changed; `shape` changes only the given object.
+
+Validation of a custom object against its compiled schema, and of its rules through their Python twins.
+
+Owns the walk over value, old value and schema, and the wording of each refusal. Interprets no CEL: it looks up a rule
+by its text in the given mapping. Invariants: rules run only when no value is missing, too long or of a wrong type; a
+transition rule runs only where both the old and the new value exist and belong to the same element.
 """
 
 import functools
 import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from slipway.local.apiserver.objects import Json, clone, is_list, is_map, listing, mapping, maps
+from slipway.local.apiserver.objects import Json, clone, is_list, is_map, listing, mapping, maps, parse_time, type_name
+from slipway.local.apiserver.status import (
+    FieldCause,
+    bad_type,
+    bad_value,
+    duplicate,
+    missing,
+    not_allowed,
+    quoted,
+    too_long,
+    too_many,
+    unsupported,
+)
 
 
 class CelRule(msgspec.Struct, frozen=True):
@@ -188,3 +207,209 @@ def _rule(entry: Json) -> CelRule:
         field_path=str(entry.get("fieldPath") or ""),
         is_transition=bool(_OLD.search(text)),
     )
+
+
+RuleTwin = Callable[[Any, Any], bool]
+RuleTwins = Mapping[str, RuleTwin]
+"""{text of the rule: its twin, called with the value and the old value (None if there is none)}."""
+
+_BLOCKING = frozenset(f"FieldValue{what}" for what in ("NotSupported", "Required", "TooLong", "TooMany", "TypeInvalid"))
+"""The reasons of errors after which rules are not checked."""
+_INT_RANGE = {"int32": 2**31, "int64": 2**63}
+_NOT_CHECKED = (
+    "some validation rules were not checked because the object was invalid; correct the existing errors to complete "
+    "validation"
+)
+
+
+def validate(schema: Schema, obj: Json, old: Json | None, twins: RuleTwins) -> list[FieldCause]:
+    """Return all schema errors of `obj`, and also the broken rules unless a schema error prevents their check."""
+    causes = _structure(schema, obj, "")
+    if any(cause.reason in _BLOCKING for cause in causes):
+        has_rules = bool(schema.rules or any(node.rules for node in schema.properties.values()))
+        return [*causes, bad_value("<nil>", None, _NOT_CHECKED)] if has_rules else causes
+    return causes + broken_rules(schema, obj, old, twins)
+
+
+def broken_rules(schema: Schema, obj: Json, old: Json | None, twins: RuleTwins) -> list[FieldCause]:
+    """Return every rule that `obj` breaks. Without `old`, transition rules are not checked."""
+    return _rules(schema, obj, old, "", twins)
+
+
+def _structure(schema: Schema, value: Any, path: str) -> list[FieldCause]:
+    if value is None and schema.nullable:
+        return []
+    causes = _type(schema, value, path)
+    if causes:
+        return causes
+    if schema.enum is not None and value not in schema.enum:
+        causes.append(unsupported(path, value, schema.enum))
+    if is_map(value):
+        causes += _map(schema, value, path)
+    elif is_list(value):
+        causes += _list(schema, value, path)
+    elif isinstance(value, str):
+        causes += _string(schema, value, path)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        causes += _number(schema, value, path)
+    return causes + _combined(schema, value, path)
+
+
+def _type(schema: Schema, value: Any, path: str) -> list[FieldCause]:
+    found = type_name(value)
+    if schema.int_or_string:
+        if found in ("integer", "string"):
+            return []
+        return [bad_type(path, found, f'{path} in body must be of type integer,string: "{found}"')]
+    wanted = schema.type
+    if not wanted or wanted == found:
+        return []
+    if wanted == "number" and found == "integer":
+        return []
+    if wanted == "integer" and found == "number" and float(value).is_integer():
+        return []
+    return [bad_type(path, found, f'{path or "object"} in body must be of type {wanted}: "{found}"')]
+
+
+def _map(schema: Schema, value: Json, path: str) -> list[FieldCause]:
+    causes = [missing(_join(path, name)) for name in schema.required if name not in value]
+    causes += _count(schema, len(value), path, "minProperties", "maxProperties", "properties")
+    for name, item in value.items():
+        node = schema.properties.get(name) or schema.additional
+        if node is not None:
+            causes += _structure(node, item, _join(path, name))
+    return causes
+
+
+def _list(schema: Schema, value: list[Any], path: str) -> list[FieldCause]:
+    causes = _count(schema, len(value), path, "minItems", "maxItems", "items")
+    if schema.items is not None:
+        for index, item in enumerate(value):
+            causes += _structure(schema.items, item, f"{path}[{index}]")
+    if schema.list_type in ("set", "map") or schema.unique:
+        seen = set[str]()
+        for index, item in enumerate(value):
+            shown = _identity(schema, item)
+            key = quoted(shown)
+            if key in seen:
+                causes.append(duplicate(f"{path}[{index}]", shown))
+            seen.add(key)
+    return causes
+
+
+def _identity(schema: Schema, item: Any) -> Any:
+    if schema.list_type == "map" and is_map(item):
+        return {name: item.get(name) for name in schema.list_keys}
+    return item
+
+
+def _string(schema: Schema, value: str, path: str) -> list[FieldCause]:
+    causes = list[FieldCause]()
+    limits = schema.limits
+    if "maxLength" in limits and len(value) > limits["maxLength"]:
+        causes.append(too_long(path, int(limits["maxLength"])))
+    if "minLength" in limits and len(value) < limits["minLength"]:
+        least = int(limits["minLength"])
+        causes.append(bad_value(path, value, f"{path} in body should be at least {least} chars long"))
+    if schema.pattern is not None and not schema.pattern.search(value):
+        causes.append(bad_value(path, value, f"{path} in body should match '{schema.pattern.pattern}'"))
+    if schema.format == "date-time" and parse_time(value) is None:
+        causes.append(bad_value(path, value, f"{path} in body must be of type date-time: {quoted(value)}"))
+    return causes
+
+
+def _number(schema: Schema, value: float, path: str) -> list[FieldCause]:
+    causes = list[FieldCause]()
+    limits = schema.limits
+    if "minimum" in limits:
+        least = limits["minimum"]
+        if value < least or (schema.exclusive_min and value == least):
+            words = "greater than" if schema.exclusive_min else "greater than or equal to"
+            causes.append(bad_value(path, value, f"{path} in body should be {words} {least:g}"))
+    if "maximum" in limits:
+        most = limits["maximum"]
+        if value > most or (schema.exclusive_max and value == most):
+            words = "less than" if schema.exclusive_max else "less than or equal to"
+            causes.append(bad_value(path, value, f"{path} in body should be {words} {most:g}"))
+    if limits.get("multipleOf") and value % limits["multipleOf"]:
+        causes.append(bad_value(path, value, f"{path} in body should be a multiple of {limits['multipleOf']:g}"))
+    bound = _INT_RANGE.get(schema.format)
+    if bound and not -bound <= value < bound:
+        causes.append(bad_value(path, value, f"{path} in body must be of type {schema.format}: {value}"))
+    return causes
+
+
+def _count(schema: Schema, count: int, path: str, low: str, high: str, noun: str) -> list[FieldCause]:
+    limits = schema.limits
+    if high in limits and count > limits[high]:
+        return [too_many(path, count, int(limits[high]))]
+    if low in limits and count < limits[low]:
+        return [bad_value(path, count, f"{path} in body should have at least {int(limits[low])} {noun}")]
+    return []
+
+
+def _combined(schema: Schema, value: Any, path: str) -> list[FieldCause]:
+    causes = [cause for node in schema.all_of for cause in _structure(node, value, path)]
+    if schema.any_of and all(_structure(node, value, path) for node in schema.any_of):
+        causes.append(bad_value(path, value, f"{path} in body must validate at least one schema (anyOf)"))
+    if schema.one_of and sum(not _structure(node, value, path) for node in schema.one_of) != 1:
+        causes.append(bad_value(path, value, f"{path} in body must validate one and only one schema (oneOf)"))
+    if schema.negated is not None and not _structure(schema.negated, value, path):
+        causes.append(bad_value(path, value, f"{path} in body must not validate the schema (not)"))
+    return causes
+
+
+def _rules(schema: Schema, value: Any, old: Any, path: str, twins: RuleTwins) -> list[FieldCause]:
+    """Check the rules in the value and below it; `old` is None where no old value corresponds."""
+    if value is None:
+        return []
+    causes = list[FieldCause]()
+    for rule in schema.rules:
+        if rule.text in twins and not (rule.is_transition and old is None) and not _holds(rule, value, old, twins):
+            causes.append(_broken(rule, schema, value, path))
+    if is_map(value):
+        before: Json = old if is_map(old) else {}
+        for name, item in value.items():
+            node = schema.properties.get(name) or schema.additional
+            if node is not None:
+                causes += _rules(node, item, before.get(name), _join(path, name), twins)
+    elif is_list(value) and schema.items is not None:
+        olds = _by_identity(schema, old)
+        for index, item in enumerate(value):
+            previous = olds.get(quoted(_identity(schema, item))) if olds else None
+            causes += _rules(schema.items, item, previous, f"{path}[{index}]", twins)
+    return causes
+
+
+def _by_identity(schema: Schema, old: Any) -> dict[str, Any]:
+    if schema.list_type != "map" or not is_list(old):
+        return {}
+    return {quoted(_identity(schema, item)): item for item in old}
+
+
+def _holds(rule: CelRule, value: Any, old: Any, twins: RuleTwins) -> bool:
+    """Whether the rule holds. A twin that reads a missing field refuses the value, like the CEL error `no such key`."""
+    try:
+        return bool(twins[rule.text](value, old))
+    except (KeyError, IndexError, TypeError, AttributeError):
+        return False
+
+
+def _broken(rule: CelRule, schema: Schema, value: Any, path: str) -> FieldCause:
+    where = (path + rule.field_path) or "<nil>"
+    if where.startswith("."):
+        where = where[1:]
+    match rule.reason:
+        case "FieldValueForbidden":
+            return not_allowed(where, rule.message)
+        case "FieldValueRequired":
+            return missing(where, rule.message)
+        case "FieldValueDuplicate":
+            return duplicate(where, value)
+        case _:
+            shown = schema.type if schema.type else type_name(value)
+            return FieldCause(where, rule.reason, f'Invalid value: "{shown}": {rule.message}')
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

@@ -12,12 +12,11 @@ from collections.abc import AsyncIterator, Callable, Iterable
 import msgspec
 
 from slipway.local.apiserver.core import ClusterCore
-from slipway.local.apiserver.events import ServedEvent, visible
 from slipway.local.apiserver.objects import Json
 from slipway.local.apiserver.registry import ResourceKind
 from slipway.local.apiserver.selectors import Predicate, selector
 from slipway.local.apiserver.status import StatusError
-from slipway.local.apiserver.store import Commit
+from slipway.local.apiserver.store import Commit, ServedEvent, visible
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 EventEncoder = Callable[[ServedEvent], bytes]

@@ -14,8 +14,8 @@ import msgspec
 from slipway.local.apiserver import decoding, deletion, limitranges, meta, patch, podadmission, quota, services, status
 from slipway.local.apiserver.decoding import UndecodableError
 from slipway.local.apiserver.fields import applying, ownership
+from slipway.local.apiserver.fields.applying import Scopes
 from slipway.local.apiserver.fields.ownership import APPLY, UNOWNED, UPDATE, Author, FieldScope, Ownership
-from slipway.local.apiserver.fields.scopes import Scopes
 from slipway.local.apiserver.objects import Json, clone, format_time, is_deleting, is_map, metadata
 from slipway.local.apiserver.options import WriteOptions
 from slipway.local.apiserver.registry import ResourceKind

@@ -18,8 +18,7 @@ import msgspec
 from slipway.crd.roleresources import JsonMap, object_of, objects_of
 from slipway.errors import PermanentError
 from slipway.local.node.podview import NodePod
-from slipway.model.quantity import parse_quantity
-from slipway.model.resources import Resources, scale_of
+from slipway.model.resources import Resources, parse_quantity, scale_of
 
 CONFIG_ERROR = "CreateContainerConfigError"
 AUDIENCE = "Audience"

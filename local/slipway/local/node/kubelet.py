@@ -5,11 +5,20 @@ no container.
 
 Promises: after the deletion of a pod's object the pod is ended and its folder removed; at the start, a folder without a
 pod is removed with every process that still belongs to it; on `stop` every pod ends within `STOP_GRACE_S`.
+
+Processes that left the process group of their pod: found by the pod's folders in their environment.
+
+Owns the search through the machine's processes, and kills the found processes. Linux only: other systems have no
+`/proc`, so there only process groups are ended. Invariant: only processes whose HOME or TMPDIR is below the given
+folder are killed. TMPDIR is checked too, because sshd sets another HOME for its sessions.
 """
 
 import asyncio
+import contextlib
+import os
+import signal
 import ssl
-from collections.abc import AsyncGenerator, Sequence, Set
+from collections.abc import AsyncGenerator, Callable, Sequence, Set
 from pathlib import Path
 
 from slipway.crd.roleresources import object_of
@@ -18,13 +27,11 @@ from slipway.kube.ports import KubeApi
 from slipway.kube.reflector import Reflector
 from slipway.kube.scope import StopSignal
 from slipway.kube.store import ObjectStore
-from slipway.local.node.addresses import Addresses
 from slipway.local.node.capacity import Capacity
 from slipway.local.node.disk import PodDisk, remove_sockets
 from slipway.local.node.endpoint import LogEndpoint
 from slipway.local.node.logs import LogQuery, read
-from slipway.local.node.names import PeerNames
-from slipway.local.node.orphans import kill_orphans
+from slipway.local.node.names import Addresses, PeerNames, RendezvousPorts
 from slipway.local.node.pod import NodeContext, PodRun
 from slipway.local.node.podview import PODS, NodePod
 from slipway.local.node.preparation import NotStartedError
@@ -39,11 +46,44 @@ from slipway.local.node.registration import (
     report,
     retire,
 )
-from slipway.local.node.rendezvous_port import RendezvousPorts
 from slipway.local.node.shim import Program, Shim
 from slipway.runtime import log
 from slipway.runtime.clock import Clock, Random
 from slipway.runtime.tasks import TaskGroup
+
+_PROC = Path("/proc")
+
+
+def kill_orphans(pods: Path, *, spare: Callable[[str], bool] = lambda _uid: False) -> int:
+    """Kill the processes of pods below `pods`, except pods for which `spare(uid)` is true. Return the number of kills.
+
+    O(processes of the machine).
+    """
+    marks = tuple(name + os.fsencode(pods) + b"/" for name in (b"HOME=", b"TMPDIR="))
+    count = 0
+    for entry in _PROC.iterdir() if (_PROC / "self" / "environ").exists() else ():
+        uid = _pod_of(entry, marks) if entry.name.isdigit() else None
+        if uid is not None and not spare(uid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(entry.name), signal.SIGKILL)
+                count += 1
+    return count
+
+
+def _pod_of(entry: Path, marks: tuple[bytes, ...]) -> str | None:
+    """Return the uid of the pod that a process belongs to, or None."""
+    try:
+        environment = (entry / "environ").read_bytes()
+    except OSError:  # a process of another account, or one that has ended
+        return None
+    if not any(mark in environment for mark in marks):  # nearly always; much faster than the list of variables
+        return None
+    for item in environment.split(b"\0"):
+        for mark in marks:
+            if item.startswith(mark):
+                return os.fsdecode(item[len(mark) :].split(b"/", 1)[0])
+    return None
+
 
 STOP_GRACE_S = 5.0
 STOP_WAIT_S = 3.0

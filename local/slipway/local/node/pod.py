@@ -21,20 +21,17 @@ from slipway.errors import ControlPlaneError, InvariantError, NotFoundError, Sta
 from slipway.kube.ports import KubeApi
 from slipway.kube.scope import run_until
 from slipway.local.node import containers
-from slipway.local.node.addresses import Addresses
-from slipway.local.node.announcer import PodEventWriter
 from slipway.local.node.capacity import Capacity, Shortage
 from slipway.local.node.containers import PodVerdict, WaitingState
 from slipway.local.node.disk import PodDisk
 from slipway.local.node.environment import NotConfiguredError, PodPlace
 from slipway.local.node.logs import ContainerLog
-from slipway.local.node.names import PeerNames
+from slipway.local.node.names import Addresses, PeerNames, RendezvousPorts
 from slipway.local.node.podview import PODS, NodePod
 from slipway.local.node.preparation import Fetched, fetch
-from slipway.local.node.rendezvous_port import RendezvousPorts
 from slipway.local.node.runs import PodContainers
 from slipway.local.node.tokens import keep_renewed
-from slipway.local.node.writer import NODE_WRITE, StatusWriter
+from slipway.local.node.writer import NODE_WRITE, PodEventWriter, StatusWriter
 from slipway.model.times import parse_time
 from slipway.runtime import log, retry
 from slipway.runtime.clock import Clock, Random

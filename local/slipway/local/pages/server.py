@@ -6,6 +6,10 @@ at the pod's own address.
 Invariants: no page loads anything from another site; a request that changes state must be JSON, which a page of another
 site cannot send without a CORS preflight; the Host must be an IP address or a name of this machine, which prevents DNS
 rebinding.
+
+The facts about its allocation that a page shows, read from the pod's environment.
+
+Pure: takes the environment, returns rows. The rows contain only the variables listed here, and no secret.
 """
 
 import contextlib
@@ -14,11 +18,12 @@ import html
 import ipaddress
 import json
 import os
+import platform
 import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,9 +33,28 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
 
-from slipway.local.pages.facts import facts_of
 from slipway.local.pages.kernel import Kernel
 from slipway.local.pages.scalars import read_runs
+
+Row = tuple[str, str]
+
+
+def facts_of(env: Mapping[str, str]) -> list[Row]:
+    """Return name and value of each known fact, in the order of the page."""
+    world = env.get("WORLD_SIZE", "1")
+    trace = env.get("TRACEPARENT", "").split("-")
+    rows = [
+        ("Allocation", env.get("SLIPWAY_ALLOCATION_ID", "")),
+        ("Attempt", env.get("SLIPWAY_ATTEMPT", "")),
+        ("Rank", f"{env['SLIPWAY_RANK']} of {world}" if env.get("SLIPWAY_RANK") else ""),
+        ("Pod", env.get("HOSTNAME", "")),
+        ("Address", env.get("SLIPWAY_POD_IP", "")),
+        ("Devices", env.get("SLIPWAY_DEVICES", "")),
+        ("Trace", trace[1] if len(trace) == 4 else ""),
+        ("Python", platform.python_version()),
+    ]
+    return [(name, value) for name, value in rows if value]
+
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 HEAD_BYTES_MAX = 16 * 1024

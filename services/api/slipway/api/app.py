@@ -10,81 +10,64 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from slipway.api import assets, audit, docs_page, openapi, problems
-from slipway.api.access.origins import ENTER
-from slipway.api.access.route_rules import OTHERS, PAGES
+from slipway.api.allocations import (
+    allocation_routes,
+    batch_routes,
+    event_routes,
+    exec_routes,
+    history_routes,
+    log_routes,
+)
+from slipway.api.auth import login_routes, sign_in_routes, token_routes
+from slipway.api.auth.origins import ENTER
+from slipway.api.auth.route_rules import OTHERS, PAGES
+from slipway.api.cluster import condition_routes, dead_letter_routes, decision_routes, node_routes, simulate_routes
 from slipway.api.deps import ApiDeps
-from slipway.api.endpoint import Endpoint, Handler, routes_of
-from slipway.api.guard import WebGuard
+from slipway.api.http import audit, documents, openapi, problems
+from slipway.api.http.endpoint import Endpoint, Handler, routes_of
+from slipway.api.http.guard import WebGuard
+from slipway.api.http.request_telemetry import QUIET_PATHS, RequestTelemetry
+from slipway.api.launch import context_routes, kind_routes, launch_batch_routes, launch_routes, template_routes
 from slipway.api.proxy.app import PATH as PROXY_PATH
 from slipway.api.proxy.app import proxy, to_root
-from slipway.api.request_telemetry import QUIET_PATHS, RequestTelemetry
-from slipway.api.routes import (
-    about,
-    allocations,
-    batch,
-    condition,
-    contexts,
-    dead,
-    decisions,
-    events,
-    gather,
-    gpu_use,
-    history,
-    jobs,
-    kinds,
-    launch_batch,
-    launches,
-    login,
-    login_links,
-    logs,
-    nodes,
-    queues,
-    rank_exec,
-    sign_in,
-    signals,
-    simulate,
-    templates,
-    tokens,
-    trace_page,
-    usage,
-    web_page,
-    webhooks,
-    workspaces,
-)
+from slipway.api.queues import job_routes, queue_routes, workspace_routes
+from slipway.api.tasks import gather_routes, signal_routes
+from slipway.api.usage import gpu_routes, usage_routes
+from slipway.api.web import assets, trace_page, web_page
+from slipway.api.webhooks import webhook_routes
 from slipway.errors import InvariantError
 from slipway.runtime.health import HealthApp
 from slipway.runtime.listen import parse_listen
-from slipway.runtime.log_limit import LineLimit
+from slipway.runtime.log import LineLimit
 from slipway.runtime.service import version
 
 ENDPOINTS: tuple[Endpoint, ...] = (
-    *launches.ENDPOINTS,
-    *batch.ENDPOINTS,
-    *launch_batch.ENDPOINTS,
-    *allocations.ENDPOINTS,
-    *kinds.ENDPOINTS,
-    *events.ENDPOINTS,
-    *logs.ENDPOINTS,
-    *signals.ENDPOINTS,
-    *gather.ENDPOINTS,
-    *rank_exec.ENDPOINTS,
-    *queues.ENDPOINTS,
-    *nodes.ENDPOINTS,
-    *decisions.ENDPOINTS,
-    *simulate.ENDPOINTS,
-    *jobs.ENDPOINTS,
-    *usage.ENDPOINTS,
-    *gpu_use.ENDPOINTS,
-    *history.ENDPOINTS,
-    *templates.ENDPOINTS,
-    *webhooks.ENDPOINTS,
-    *dead.ENDPOINTS,
-    *contexts.ENDPOINTS,
-    *workspaces.ENDPOINTS,
-    *tokens.ENDPOINTS,
-    *login_links.ENDPOINTS,
-    *condition.ENDPOINTS,
+    *launch_routes.ENDPOINTS,
+    *batch_routes.ENDPOINTS,
+    *launch_batch_routes.ENDPOINTS,
+    *allocation_routes.ENDPOINTS,
+    *kind_routes.ENDPOINTS,
+    *event_routes.ENDPOINTS,
+    *log_routes.ENDPOINTS,
+    *signal_routes.ENDPOINTS,
+    *gather_routes.ENDPOINTS,
+    *exec_routes.ENDPOINTS,
+    *queue_routes.ENDPOINTS,
+    *node_routes.ENDPOINTS,
+    *decision_routes.ENDPOINTS,
+    *simulate_routes.ENDPOINTS,
+    *job_routes.ENDPOINTS,
+    *usage_routes.ENDPOINTS,
+    *gpu_routes.ENDPOINTS,
+    *history_routes.ENDPOINTS,
+    *template_routes.ENDPOINTS,
+    *webhook_routes.ENDPOINTS,
+    *dead_letter_routes.ENDPOINTS,
+    *context_routes.ENDPOINTS,
+    *workspace_routes.ENDPOINTS,
+    *token_routes.ENDPOINTS,
+    *login_routes.ENDPOINTS,
+    *condition_routes.ENDPOINTS,
 )
 """Every route of the REST API."""
 
@@ -100,23 +83,36 @@ def create_app(parts: ApiDeps, probes: HealthApp) -> Starlette:
     routes: list[BaseRoute] = [Route(path, probes) for path in quiet]
     routes += routes_of(ENDPOINTS)
     routes += [
-        Route("/docs", about.docs),
-        Route("/openapi.json", about.openapi),
-        Route("/asyncapi.json", about.asyncapi),
+        Route("/docs", documents.docs),
+        Route("/openapi.json", documents.openapi),
+        Route("/asyncapi.json", documents.asyncapi),
         Route(assets.PATH, assets.asset),
         Route(trace_page.PATH, trace_page.show),
         *(Route(path, web_page.show) for path in PAGES),
-        Route(login.LOGIN, _Asgi(login.MethodRouter(GET=_handler(login.show), POST=_handler(login.log_in)))),
-        Route(login.LINK, _Asgi(login.MethodRouter(GET=_handler(login.follow), POST=_handler(login.follow_confirmed)))),
-        Route(login.CLIENT, _Asgi(login.MethodRouter(GET=_handler(sign_in.client)))),
-        Route(login.START, _Asgi(login.MethodRouter(POST=_handler(sign_in.start)))),
-        Route(login.CALLBACK, _Asgi(login.MethodRouter(GET=_handler(sign_in.finish)))),
-        Route(login.LOGOUT, _Asgi(login.MethodRouter(POST=_handler(login.log_out)))),
-        Route(ENTER, _Asgi(login.MethodRouter(GET=_handler(login.follow), POST=_handler(login.enter)))),
+        Route(
+            login_routes.LOGIN,
+            _Asgi(login_routes.MethodRouter(GET=_handler(login_routes.show), POST=_handler(login_routes.log_in))),
+        ),
+        Route(
+            login_routes.LINK,
+            _Asgi(
+                login_routes.MethodRouter(
+                    GET=_handler(login_routes.follow), POST=_handler(login_routes.follow_confirmed)
+                )
+            ),
+        ),
+        Route(login_routes.CLIENT, _Asgi(login_routes.MethodRouter(GET=_handler(sign_in_routes.client)))),
+        Route(login_routes.START, _Asgi(login_routes.MethodRouter(POST=_handler(sign_in_routes.start)))),
+        Route(login_routes.CALLBACK, _Asgi(login_routes.MethodRouter(GET=_handler(sign_in_routes.finish)))),
+        Route(login_routes.LOGOUT, _Asgi(login_routes.MethodRouter(POST=_handler(login_routes.log_out)))),
+        Route(
+            ENTER,
+            _Asgi(login_routes.MethodRouter(GET=_handler(login_routes.follow), POST=_handler(login_routes.enter))),
+        ),
         Route("/proxy/{id}", _Asgi(to_root)),
         Route(PROXY_PATH, _Asgi(proxy)),
         WebSocketRoute(PROXY_PATH, _Asgi(proxy)),
-        WebSocketRoute(rank_exec.PATH, _Asgi(rank_exec.exec_socket)),
+        WebSocketRoute(exec_routes.PATH, _Asgi(exec_routes.exec_socket)),
     ]
     _check_listed(routes)
     app = Starlette(
@@ -143,7 +139,7 @@ def _check_listed(routes: Iterable[BaseRoute]) -> None:
     for route in routes:
         path = str(getattr(route, "path", route))
         if path not in known:
-            raise InvariantError(f"{path} is not in the authorisation table: add its row to access/route_rules.py")
+            raise InvariantError(f"{path} is not in the authorisation table: add its row to auth/route_rules.py")
 
 
 @cache
@@ -153,7 +149,7 @@ def _document() -> dict[str, Any]:
 
 
 def _docs_page(base: str) -> str:
-    return docs_page.page(ENDPOINTS, _document()["components"]["schemas"], base)
+    return documents.page(ENDPOINTS, _document()["components"]["schemas"], base)
 
 
 def create_task_app(parts: ApiDeps) -> Starlette:

@@ -7,51 +7,46 @@ from typing import NamedTuple
 
 from starlette.requests import HTTPConnection
 
-from slipway.api.access.ended_sessions import EndedSessions
-from slipway.api.access.issuer import ClientLogin, Issuer
-from slipway.api.access.issuer_rules import TokenRules
-from slipway.api.access.kubernetes_auth import KubernetesReviews
-from slipway.api.access.links import LoginLinks
-from slipway.api.access.oidc_auth import Grants, ListedRoles, OidcAuth, RoleBindings
-from slipway.api.access.principal import Authenticator, NoAuth
-from slipway.api.access.rate_limit import RateLimiter
-from slipway.api.access.refusals import LimitedAuth, RefusalLimiter
-from slipway.api.access.seal import SealKeys
-from slipway.api.access.session import BrowserSessions, CookieAuth
-from slipway.api.access.sign_ins import SignIns
-from slipway.api.access.token_auth import TokenAuth
-from slipway.api.batch import BatchLimits
-from slipway.api.catalog import Catalog
-from slipway.api.changes import SpecWriter
-from slipway.api.concurrency_limit import ConcurrencyLimit
-from slipway.api.contexts import ContextArchives
-from slipway.api.event_feed import EventFeed
-from slipway.api.firehose import SharedFirehose
-from slipway.api.gather import AllGather
-from slipway.api.gpu_days import GpuDay
-from slipway.api.gpu_use import PodGpuUse, PodKey
-from slipway.api.launch import AllocationLauncher
-from slipway.api.log_feed import LogFeed
-from slipway.api.lookup import Lookup
-from slipway.api.networks import parse_networks
-from slipway.api.open_streams import OpenStreams
+from slipway.api.allocations.changes import SpecWriter
+from slipway.api.allocations.event_feed import EventFeed, SharedFirehose
+from slipway.api.allocations.log_feed import LogFeed
+from slipway.api.allocations.lookup import Lookup
+from slipway.api.allocations.rank_exec import ExecSessions
+from slipway.api.allocations.seen_allocations import SeenAllocations
+from slipway.api.auth.ended_sessions import EndedSessions
+from slipway.api.auth.issuer import ClientLogin, Issuer
+from slipway.api.auth.issuer_rules import TokenRules
+from slipway.api.auth.kubernetes_auth import KubernetesReviews
+from slipway.api.auth.oidc_auth import Grants, ListedRoles, OidcAuth, RoleBindings
+from slipway.api.auth.principal import Authenticator, NoAuth
+from slipway.api.auth.rate_limit import LimitedAuth, RateLimiter, RefusalLimiter
+from slipway.api.auth.session import BrowserSessions, CookieAuth, LoginLinks, SealKeys
+from slipway.api.auth.sign_ins import SignIns
+from slipway.api.auth.token_auth import TokenAuth
+from slipway.api.cluster.seen_nodes import BY_ADDRESS, SEEN_NODES, SeenNode, of_address
+from slipway.api.cluster.simulation import ConcurrencyLimit, Simulator
+from slipway.api.cluster.watched import WatchedObjects
+from slipway.api.http.batch import BatchLimits
+from slipway.api.http.networks import parse_networks
+from slipway.api.http.streaming import OpenStreams
+from slipway.api.http.ttl_cache import LoadingCache, Throttle
+from slipway.api.launch.catalog import Catalog
+from slipway.api.launch.contexts import ContextArchives
+from slipway.api.launch.launcher import AllocationLauncher
+from slipway.api.launch.publish import LaunchPublisher
 from slipway.api.ports import Kube, ShutdownSignal, WatchingKube
-from slipway.api.prometheus import Prometheus
 from slipway.api.proxy.http import HttpForwarder
 from slipway.api.proxy.target import Targets
-from slipway.api.publish import LaunchPublisher
-from slipway.api.rank_exec import ExecSessions
-from slipway.api.rendezvous import Rendezvous
-from slipway.api.seen_allocations import SeenAllocations
-from slipway.api.seen_nodes import BY_ADDRESS, SEEN_NODES, SeenNode, of_address
+from slipway.api.queues.workspaces import Workspaces
 from slipway.api.settings import Settings
-from slipway.api.simulation import Simulator
-from slipway.api.tasks import TaskTokens
-from slipway.api.ttl_cache import LoadingCache, Throttle
-from slipway.api.watched import WatchedObjects
+from slipway.api.tasks.gather import AllGather
+from slipway.api.tasks.rendezvous import Rendezvous
+from slipway.api.tasks.task_auth import TaskTokens
+from slipway.api.usage.gpu_days import GpuDay
+from slipway.api.usage.gpu_use import PodGpuUse, PodKey
+from slipway.api.usage.prometheus import Prometheus
 from slipway.api.webhooks.registry import WebhookRegistry
 from slipway.api.webhooks.sender import Sender
-from slipway.api.workspaces import Workspaces
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import InvariantError
 from slipway.logarchive.archive import LogArchive
@@ -59,9 +54,8 @@ from slipway.logarchive.objects import open_archive
 from slipway.logarchive.reader import ArchivedLogs
 from slipway.runtime.clock import Clock, Random
 from slipway.streams.decisions import DecisionLog
-from slipway.streams.ports import Activity, DeadLetters, Firehose, Streams, TraceLog
+from slipway.streams.ports import Activity, DeadLetters, Firehose, ServerHealthReader, Streams, TraceLog
 from slipway.streams.producer import BestEffortWriter
-from slipway.streams.server_health import ServerHealthReader
 from slipway.streams.webhooks import Webhooks
 
 HISTORIES_MAX = 3

@@ -6,17 +6,16 @@ import socket
 from functools import partial
 from pathlib import Path
 
-from slipway.api.access import ended_sessions
-from slipway.api.access.session import BrowserSessions
-from slipway.api.access.token_auth import BACKOFF_S, LOOK_S, TokenAuth
 from slipway.api.app import create_app, create_task_app
-from slipway.api.audit_destinations import ANYWHERE, AuditFile, AuditWebhook, FileRetention
-from slipway.api.audit_trail import AuditDestination, AuditTrail
+from slipway.api.auth import ended_sessions
+from slipway.api.auth.session import BrowserSessions
+from slipway.api.auth.token_auth import BACKOFF_S, LOOK_S, TokenAuth
 from slipway.api.deps import ApiDeps, connect
+from slipway.api.http.audit import ANYWHERE, AuditDestination, AuditFile, AuditTrail, AuditWebhook, FileRetention
 from slipway.api.loops import ANNOUNCE, AUDIT, KUBERNETES, LOGOUTS, SESSION_KEYS, TOKENS, WATCH
 from slipway.api.ports import Kube, WatchingKube
 from slipway.api.settings import Settings
-from slipway.api.webhooks import running
+from slipway.api.webhooks import delivery
 from slipway.api.webhooks.sender import Sender
 from slipway.errors import ControlPlaneError, InvalidError, InvariantError, NotFoundError, UnavailableError
 from slipway.kube import client
@@ -122,7 +121,7 @@ def compose(
     context.tasks.create_task(_announce(context, parts), name="announce")
     context.tasks.create_task(_fail_with(broken, parts), name="broken")
     answers = ApiServerAnswers(kube, context.clock, settings.namespace)
-    running.start(context, parts, answered_since=answers.since)
+    delivery.start(context, parts, answered_since=answers.since)
     for kept in (parts.nodes, parts.seen):
         watch = WATCH.of(kept.plural)
         watching = context.health.supervise(watch, partial(kept.run, context.stop), since=answers.since)

@@ -10,7 +10,7 @@ class Kube(Gets, Lists, Creates, Replaces, Patches, Deletes, ReadsLogs, Execs, P
 
 
 class WatchingKube(Kube, Watches, Protocol):
-    """Kube with watches. `watched.py` uses it for the objects that it caches; no route uses it."""
+    """Kube with watches. `cluster/watched.py` uses it for the objects that it caches; no route uses it."""
 
 
 class ShutdownSignal(Protocol):

@@ -1,7 +1,7 @@
 """The bodies of the REST API: requests of clients, and the answers to them.
 
-Wire structs. Request bodies refuse unknown fields; the error names them (`decoding.py`). A launch body is the spec of
-the custom resource plus a few fields, so that one struct is the source of both.
+Wire structs. Request bodies refuse unknown fields; the error names them (`http/decoding.py`). A launch body is the spec
+of the custom resource plus a few fields, so that one struct is the source of both.
 """
 
 from typing import Annotated, Any, Generic, TypeVar
@@ -10,9 +10,9 @@ import msgspec
 from msgspec import Meta
 
 from slipway.crd.bounds import ENV_MAX, LABELS_MAX, RANKS_MAX
+from slipway.crd.meta import RunAs
 from slipway.crd.pools import ALLOWED_MAX, Privilege
 from slipway.crd.v1alpha1 import AFTER_MAX, SETUP_MAX, AllocationSpec, Dependency, EnvName, Name, Wire
-from slipway.crd.wire import RunAs
 from slipway.model.lifecycle import Kind, Phase, RankState
 from slipway.model.reasons import Result
 from slipway.streams.allgather import PEERS_MAX

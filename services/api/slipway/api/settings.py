@@ -10,12 +10,12 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from slipway.api.access.issuer_rules import check_issuer_url, check_subjects
-from slipway.api.access.origins import check_domain
-from slipway.api.gpu_use import DEFAULT_EXPRESSION
-from slipway.api.networks import parse_networks
-from slipway.api.outside_links import OutsideLinks, check_url_template, link_templates
-from slipway.api.prometheus import check_prometheus_url
+from slipway.api.allocations.outside_links import OutsideLinks, check_url_template, link_templates
+from slipway.api.auth.issuer_rules import check_issuer_url, check_subjects
+from slipway.api.auth.origins import check_domain
+from slipway.api.http.networks import parse_networks
+from slipway.api.usage.gpu_use import DEFAULT_EXPRESSION
+from slipway.api.usage.prometheus import check_prometheus_url
 from slipway.logarchive.settings import LogArchiveSettings
 from slipway.pods.podspec import TaskOptions
 from slipway.runtime.listen import parse_listen

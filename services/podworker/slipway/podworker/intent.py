@@ -8,13 +8,23 @@ release of this attempt lists it. A past attempt is always torn down; the curren
 stopped before its release, or when the watcher has ended it. In a running gang, only ranks that the scheduler has
 evicted are deleted. Ranks are added to it only on nodes that the scheduler has chosen, and not while other ranks leave.
 A rank starts again in its place only if the watcher has recorded that restart.
+
+Decides what to do with an existing object that has the name of one that we want to create.
+
+Owns the verdict after AlreadyExists. Pure: a function of the found object and the one that we would have created.
+
+Invariants: an object of another owner is never changed; an object that is being deleted is waited for, never reused;
+our own object of another content (another version of this service created it) is replaced. That is safe only because it
+is not in a release, so nothing uses it.
 """
+
+from enum import StrEnum
 
 import msgspec
 
 from slipway.crd import transitions
 from slipway.crd.members import GangMember, growth_of, members
-from slipway.crd.meta import TEARDOWN_FINALIZER, condition_of
+from slipway.crd.meta import ANNOTATION_SPEC_HASH, LABEL_ALLOCATION_UID, TEARDOWN_FINALIZER, ObjectMeta, condition_of
 from slipway.crd.transitions import is_admitted, is_released, leaving_ranks, stop_reason
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Phase, RankState
@@ -164,3 +174,30 @@ def is_refused(allocation: Allocation) -> bool:
     """Whether this attempt's launch is known to be impossible."""
     refused = condition_of(allocation.status.conditions, CONDITION_REFUSED)
     return refused is not None and refused.status == "True" and refused.observed_generation == allocation.status.attempt
+
+
+class AdoptVerdict(StrEnum):
+    """What the pod worker does with an existing object."""
+
+    ADOPT = "adopt"
+    WAIT = "wait"
+    REPLACE = "replace"
+    FOREIGN = "foreign"
+
+
+def is_ours(found: ObjectMeta, uid: str) -> bool:
+    """Whether the allocation with that uid owns the object, and the object's label has that uid too."""
+    owned = any(owner.uid == uid for owner in found.owner_references)
+    return owned and found.labels.get(LABEL_ALLOCATION_UID) == uid
+
+
+def judge_existing(found: ObjectMeta, *, uid: str, spec_hash: str) -> AdoptVerdict:
+    """Return the verdict on `found` for the allocation with `uid`, which needs an object of `spec_hash`."""
+    if found.deletion_timestamp is not None:
+        # This also applies to an object of another owner: the name will be free soon.
+        return AdoptVerdict.WAIT
+    if not is_ours(found, uid):
+        return AdoptVerdict.FOREIGN
+    if found.annotations.get(ANNOTATION_SPEC_HASH) != spec_hash:
+        return AdoptVerdict.REPLACE
+    return AdoptVerdict.ADOPT

@@ -39,22 +39,19 @@ from slipway.errors import (
 from slipway.kube.objects import Pod
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, SERVICES, Resource, brief
 from slipway.kube.wire import metadata_of
-from slipway.pods import home, manifest
+from slipway.pods import identity, manifest
 from slipway.pods.ended import is_replaced
 from slipway.pods.manifest import Manifests, RankPod
 from slipway.pods.podspec import SCHEDULER_NAME, TaskOptions
-from slipway.podworker import gates, status
-from slipway.podworker.adopt import AdoptVerdict, judge
+from slipway.podworker import binding, status
+from slipway.podworker.binding import Binder, ExtenderBinding, PodGate
 from slipway.podworker.concurrency import LaunchStage, PriorityLimiter
-from slipway.podworker.created_objects import CreatedObjects
-from slipway.podworker.extender_binding import Binder, ExtenderBinding
-from slipway.podworker.gates import PodGate
-from slipway.podworker.pod_groups import PodGroups
+from slipway.podworker.created_objects import CreatedObjects, PodGroups, make_once, needs_scheduler
+from slipway.podworker.intent import AdoptVerdict, judge_existing
 from slipway.podworker.pools import AdmittedSpec
 from slipway.podworker.ports import Kube
 from slipway.podworker.service_sharing import ServiceSharing
 from slipway.podworker.steps import step
-from slipway.podworker.volume_claims import make_once, needs_scheduler
 from slipway.runtime import semconv, telemetry
 from slipway.runtime.clock import Clock
 
@@ -270,7 +267,7 @@ class AttemptLauncher:
     async def _bindable_manifests(self, allocation: Allocation, admitted: AdmittedSpec, traceparent: str) -> Manifests:
         """Return the objects of the attempt. kube-scheduler binds the pods if only it can bind their volumes."""
         if admitted.spec.home and admitted.home is not None:
-            await make_once(self._kube, home.claim_of(allocation, admitted.home))
+            await make_once(self._kube, identity.claim_of(allocation, admitted.home))
         manifests = self._manifests(allocation, admitted, traceparent)
         if not manifests.is_delegate:
             pods = (pod.manifest for pod in manifests.pods)
@@ -351,7 +348,7 @@ class AttemptLauncher:
         except NotFoundError as error:
             raise UnavailableError(f"{what} was deleted while it was read", retry_after_s=0.0) from error
         meta = metadata_of(found)
-        verdict = judge(meta, uid=allocation.metadata.uid, spec_hash=manifest.hash_of(body))
+        verdict = judge_existing(meta, uid=allocation.metadata.uid, spec_hash=manifest.hash_of(body))
         if verdict is AdoptVerdict.ADOPT and isinstance(found, Pod) and not _is_usable(found):
             # A pod that ended by itself is deleted by the watcher, which reads its log first.
             verdict = AdoptVerdict.WAIT if is_replaced(meta.uid, allocation) else AdoptVerdict.REPLACE
@@ -417,15 +414,15 @@ class AttemptLauncher:
             pod = pods.get(target.uid)
             if pod is None:
                 raise StaleError(f"pod {target.pod} of the release no longer exists")
-            gate = gates.gate_of(pod)
+            gate = binding.gate_of(pod)
             if pod.spec.node_name:
-                gates.check_place(pod, target.node)
+                binding.check_place(pod, target.node)
             elif not _is_usable(pod) or pod.metadata.deletion_timestamp is not None:
                 raise StaleError(f"pod {target.pod} ended before it was bound")
             elif gate is not None or pod.spec.scheduler_name == SCHEDULER_NAME:
                 waiting.append(msgspec.structs.replace(target, gate=gate))
             else:
-                gates.check_place(pod, target.node)
+                binding.check_place(pod, target.node)
         return waiting
 
     async def _bind(self, namespace: str, target: BindTarget, binder: Binder | None) -> None:
@@ -435,7 +432,7 @@ class AttemptLauncher:
                 return
         try:
             if target.gate is not None:
-                await gates.open_gate(
+                await binding.open_gate(
                     self._kube,
                     namespace,
                     target.pod,
@@ -461,7 +458,7 @@ class AttemptLauncher:
             raise StaleError(f"pod {target.pod} of the release no longer exists") from error
         if pod.metadata.uid != target.uid:
             raise StaleError(f"pod {target.pod} is not the released pod")
-        gates.check_place(pod, target.node)
+        binding.check_place(pod, target.node)
 
 
 def _targets(allocation: Allocation) -> list[BindTarget]:
@@ -482,13 +479,13 @@ def _with_gates(targets: Sequence[BindTarget], progress: LaunchProgress) -> list
     if progress.manifests is None or not progress.manifests.is_delegate:
         return list(targets)
     return [
-        msgspec.structs.replace(target, gate=gates.gate_of_spec(pod.manifest["spec"]))
+        msgspec.structs.replace(target, gate=binding.gate_of_spec(pod.manifest["spec"]))
         for target, pod in zip(targets, progress.manifests.pods, strict=True)
     ]
 
 
 def _check_pod(found: Pod, wanted: RankPod, uid: str) -> AdoptVerdict:
-    verdict = judge(found.metadata, uid=uid, spec_hash=wanted.spec_hash)
+    verdict = judge_existing(found.metadata, uid=uid, spec_hash=wanted.spec_hash)
     return AdoptVerdict.REPLACE if verdict is AdoptVerdict.ADOPT and not _is_usable(found) else verdict
 
 

@@ -13,9 +13,9 @@ from slipway.errors import TransientError
 from slipway.kube import client
 from slipway.kube.extender import ExtenderClient
 from slipway.pods.podspec import TaskOptions
+from slipway.podworker.binding import BindCalls, ExtenderBinding
 from slipway.podworker.concurrency import PriorityLimiter
 from slipway.podworker.created_objects import CreatedObjects
-from slipway.podworker.extender_binding import BindCalls, ExtenderBinding
 from slipway.podworker.launch import AttemptLauncher
 from slipway.podworker.loops import HINT, POLL, Watch, unwatched
 from slipway.podworker.poll import Poller

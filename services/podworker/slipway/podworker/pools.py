@@ -16,7 +16,7 @@ from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool
 from slipway.crd.workspacepods import HomeTemplate, WorkspacePods, no_homes, read
 from slipway.errors import InvalidError, NotFoundError
 from slipway.kube.resources import NAMESPACES, RESOURCE_POOLS
-from slipway.pods.home import user_of
+from slipway.pods.identity import user_of
 from slipway.podworker.ports import Kube
 from slipway.runtime.clock import Clock
 

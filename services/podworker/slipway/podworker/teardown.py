@@ -28,9 +28,9 @@ from slipway.model import ids
 from slipway.model.lifecycle import Phase
 from slipway.pods import manifest
 from slipway.pods.ended import attempt_of, recorded, waits_for_reader
-from slipway.podworker.adopt import is_ours
 from slipway.podworker.concurrency import PriorityLimiter
 from slipway.podworker.created_objects import CreatedObjects
+from slipway.podworker.intent import is_ours
 from slipway.podworker.ports import Kube
 from slipway.podworker.service_sharing import ServiceSharing
 from slipway.podworker.steps import step

@@ -25,8 +25,8 @@ from slipway.model.facts import (
     VolumeFact,
     WorkspaceFact,
 )
-from slipway.model.limitrange import Ranges
-from slipway.scheduler.plan.state.budgets import QueueUsage
+from slipway.model.namespace_limits import Ranges
+from slipway.scheduler.plan.state.past_use import QueueUsage
 
 T = TypeVar("T")
 

@@ -5,55 +5,139 @@ Owns only the order of these steps: `cluster.py` has the facts, `plan/` decides,
 
 Invariants: only decisions in the ledger are applied. Entries of an earlier leader are completed before new decisions
 are made. A tick that decides nothing writes nothing.
+
+Reads the scheduling policy of the led pool, and reports the mistakes in it.
+
+Each mistake is reported once and never stops a tick. Only the wrong score or argument is ignored. An administrator
+finds the mistake in the log, with its path in the ResourcePool, and as a number in `slipway_policy_faults`.
+
+Plans with a second policy on the leader's real snapshots, and counts the decisions that differ.
+
+Owns the rate: a shadow plan is made at the end of a tick, after all its writes, and only so often that it uses a small
+part of the time. Ticks that follow too soon are skipped and counted. The shadow plan is used only for metrics and the
+decision log.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
+from typing import Final
 
 import msgspec
 
-from slipway.crd.facts import allocation_fact
 from slipway.crd.transitions import id_of, key_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import DeniedError, InvariantError, PermanentError, StaleError, TransientError
+from slipway.facts.custom_resources import allocation_fact
 from slipway.kube.tracing import traceparent_of
-from slipway.model.facts import AllocationFact
+from slipway.model.facts import AllocationFact, PoolFact
 from slipway.model.ledger import Decision, DecisionKind, Ledger
 from slipway.model.reasons import Reason
 from slipway.model.times import format_time
 from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
-from slipway.scheduler import ledger, ledger_entries
-from slipway.scheduler.apply import AppliedEffect, Applier, EffectOutcome
-from slipway.scheduler.blind_admission import allocation_of, is_same_spec
+from slipway.scheduler import ledger
+from slipway.scheduler.apply import AppliedEffect, Applier, EffectOutcome, allocation_of, is_same_spec
 from slipway.scheduler.capacity import CapacityRequests
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.deadlines import Deadlines, PassedDeadline
+from slipway.scheduler.decisions.record import ShadowComparison, divergences, policy_hash
 from slipway.scheduler.explainer import Explainer
 from slipway.scheduler.extenders import PATIENCE_S, Extenders, NoExtenders
-from slipway.scheduler.forecast_accuracy import ForecastAccuracy
-from slipway.scheduler.gauges import PoolGauges
+from slipway.scheduler.gauges import ForecastAccuracy, PoolGauges
 from slipway.scheduler.idleness import Idleness
+from slipway.scheduler.ledger import atomic_groups, decisions_of, without_replaced
 from slipway.scheduler.ledger_store import LedgerStore
 from slipway.scheduler.plan import planner
 from slipway.scheduler.plan.explanation.explanations import Explanations
 from slipway.scheduler.plan.lint import lint
-from slipway.scheduler.plan.placement.plan_trace import PlanTrace
-from slipway.scheduler.plan.placement.policy import PlacementPolicy
+from slipway.scheduler.plan.placement.policy import PlacementPolicy, faults_of, policy_of
+from slipway.scheduler.plan.placement.tick_state import PlanTrace
+from slipway.scheduler.plan.planner import plan
 from slipway.scheduler.plan.preemption.eviction_budget import levels_after
 from slipway.scheduler.plan.state.extender_results import Answers
+from slipway.scheduler.plan.state.plan_cache import PlanCache
 from slipway.scheduler.plan.state.plan_types import Explanation, Plan
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
-from slipway.scheduler.policies import Policies
 from slipway.scheduler.pool_view import PlannerView
 from slipway.scheduler.ports import LaunchHints
 from slipway.scheduler.recorder import PlanInputs, RecordedTick, Recorder
-from slipway.scheduler.shadow import ShadowPlanner
 from slipway.scheduler.volumes import ClaimReads
-from slipway.streams.hint_span import hint_traceparent
 from slipway.streams.ports import WorkHint
+from slipway.streams.producer import hint_traceparent
+
+_log = log.get_logger(__name__)
+
+
+class Policies:
+    """The policies of one leadership, as the pool changes."""
+
+    def __init__(self) -> None:
+        self._pool: PoolFact | None = None
+        self._policy = PlacementPolicy()
+
+    def of(self, pool: PoolFact) -> PlacementPolicy:
+        """Return the pool's policy; report the mistakes of a changed one."""
+        if pool != self._pool:
+            self._pool, self._policy = pool, policy_of(pool)
+            faults = faults_of(pool)
+            telemetry.POLICY_FAULTS.labels(pool=pool.name).set(len(faults))
+            for fault in faults:
+                _log.warning("wrong part of the pool's policy ignored", pool=pool.name, fault=fault)
+        return self._policy
+
+
+PART: Final = 10
+"""Shadow plans use at most 1/PART of the time."""
+KEPT_MAX: Final = 32
+"""The number of different decisions of one tick that are in the log."""
+
+
+class ShadowPlanner:
+    """The shadow policy of one pool, during one leadership."""
+
+    def __init__(self, pool: str, clock: Clock) -> None:
+        self._pool = pool
+        self._clock = clock
+        self._not_before_s = 0.0
+        self._cache = PlanCache()
+        self._cache_of: PlanCache | None = None
+
+    def compare(
+        self, snapshot: PoolSnapshot, live: Plan, seed: int, answers: Answers | None = None
+    ) -> ShadowComparison | None:
+        """Return the shadow plan's differences from `live`, on the same snapshot;
+        None without a shadow policy, or when skipped."""
+        if snapshot.pool.shadow is None:
+            return None
+        begun_s = self._clock.monotonic()
+        if begun_s < self._not_before_s:
+            telemetry.SHADOW_TICKS.labels(pool=self._pool, outcome="skipped").inc()
+            return None
+        shadowed = self._plan(snapshot, live, seed, answers)
+        ended_s = self._clock.monotonic()
+        self._not_before_s = ended_s + (PART - 1) * (ended_s - begun_s)
+        telemetry.SHADOW_TICKS.labels(pool=self._pool, outcome="planned").inc()
+        telemetry.SHADOW_DECISIONS.labels(pool=self._pool, outcome="same").inc(shadowed.same)
+        telemetry.SHADOW_DECISIONS.labels(pool=self._pool, outcome="different").inc(shadowed.different)
+        return shadowed
+
+    def _plan(self, snapshot: PoolSnapshot, live: Plan, seed: int, answers: Answers | None) -> ShadowComparison:
+        pool = snapshot.pool.shadow or snapshot.pool
+        policy = policy_of(pool)
+        if snapshot.cache is not self._cache_of:
+            # The cache of the live policy must be neither used nor changed, so the shadow has its own.
+            self._cache_of, self._cache = snapshot.cache, PlanCache()
+        seen = msgspec.structs.replace(snapshot, pool=pool, cache=self._cache)
+        same, different = divergences(live, plan(seen, policy, snapshot.now, seed, answers=answers, grows=True))
+        return ShadowComparison(
+            policy_hash=policy_hash(policy),
+            same=same,
+            different=len(different),
+            divergences=tuple(different[:KEPT_MAX]),
+        )
+
 
 HINT_DEADLINE_S = 2.0
 LOOK_AHEAD_MAX = 8
@@ -70,8 +154,6 @@ NO_GATE = "None"
 
 Seen = Mapping[str, Allocation | None]
 """{decision id: its object, built from its fact or read while the ledger was written}"""
-
-_log = log.get_logger(__name__)
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,12 +284,12 @@ class Cycle:
         liveness.beat()
         seed = self._ledger.tick
         # 4. The ledger first (the fence), then the admissions.
-        placed = ledger_entries.decisions_of(plan)
-        before, standing = self._ledger, ledger_entries.without_replaced(self._ledger, plan)
+        placed = decisions_of(plan)
+        before, standing = self._ledger, without_replaced(self._ledger, plan)
         applied: list[AppliedEffect] = []
         decided: tuple[Decision, ...] = ()
         if placed:
-            together = ledger_entries.atomic_groups(plan, placed)
+            together = atomic_groups(plan, placed)
             committed, decided = ledger.commit(standing, placed, at=format_time(now), together=together)
             committed = _charged(committed, decided, snapshot, plan)
             with _timed("commit"):

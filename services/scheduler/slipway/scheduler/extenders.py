@@ -17,8 +17,7 @@ import msgspec
 
 from slipway.kube import extender_wire as wire
 from slipway.kube.extender_wire import ExtenderFault
-from slipway.model.extenders import ExtenderFact
-from slipway.model.facts import PodFact
+from slipway.model.facts import ExtenderFact, PodFact
 from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
 from slipway.runtime.tasks import TaskGroup

@@ -3,17 +3,24 @@
 Owns the gauges that only a leader can set, and their removal at the end of its leadership: the values of two processes
 that report the same pool would be added. A wait is reported as the time at which it began, so that it stays true while
 nothing changes.
+
+Measures the planner's forecasts: compares the first forecast of each queue head with a reservation to its start.
+
+Owns the metric; decides nothing.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 from slipway.model.facts import AllocationFact
+from slipway.model.ledger import Decision, DecisionKind
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Gate
 from slipway.runtime import telemetry
 from slipway.runtime.clock import Clock
 from slipway.scheduler.cluster import Cluster
 from slipway.scheduler.plan.explanation.explanations import Explanations
+from slipway.scheduler.plan.state.plan_types import ReservedPlaces
 
 EACH_MAX = 5_000
 """Up to so many allocations, each is read after every plan; with more, only every `EACH_S` seconds."""
@@ -73,3 +80,30 @@ class PoolGauges:
 
 def _since(waiting: Iterable[AllocationFact]) -> float:
     return min([fact.waiting_since or fact.created for fact in waiting])
+
+
+FORECASTS_MAX: Final = 4_096
+
+
+class ForecastAccuracy:
+    """The first start forecasts in one leadership of `pool`."""
+
+    def __init__(self, pool: str) -> None:
+        self._pool = pool
+        self._forecasts: dict[str, float] = {}
+
+    def note(self, kept: Iterable[ReservedPlaces]) -> None:
+        """Remember the first forecast of each allocation."""
+        for each in kept:
+            if each.start is not None and each.uid not in self._forecasts:
+                self._forecasts[each.uid] = each.start
+                if len(self._forecasts) > FORECASTS_MAX:
+                    del self._forecasts[next(iter(self._forecasts))]
+
+    def started(self, decided: Iterable[Decision], now: float) -> None:
+        """Compare the allocations that start now with their first forecasts."""
+        for decision in decided:
+            told = self._forecasts.pop(decision.uid, None) if decision.kind is DecisionKind.ADMIT else None
+            if told is not None:
+                side = "late" if now > told else "early"
+                telemetry.FORESEEN_ERROR.labels(pool=self._pool, side=side).observe(abs(now - told))

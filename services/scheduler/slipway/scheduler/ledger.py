@@ -6,6 +6,13 @@ may leave the ledger. Must not know how the ledger is stored; `ledger_store.py` 
 Invariants: the epoch and the tick never fall; a decision is in the ledger before its admission is written, and keeps
 the epoch in which it was made. It leaves only when the leader has seen its effect, or knows an irreversible fact that
 makes it impossible.
+
+Converts a plan to entries of the ledger: admissions, nominations, and which of them are committed together.
+
+Pure. Owns only the conversion: the planner decides, and `ledger.py` encodes.
+
+Invariant: an allocation that needs the room of an eviction is nominated, and is admitted only after that room is free.
+An eviction and its nomination are committed together or not at all.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +22,8 @@ import msgspec
 from slipway.model.facts import AllocationFact
 from slipway.model.ledger import LEDGER_BYTES_MAX, Decision, DecisionKind, Ledger
 from slipway.model.lifecycle import Phase
+from slipway.scheduler.plan.preemption.nominations import bundles
+from slipway.scheduler.plan.state.plan_types import Admit, Plan
 
 NOT_PLACED = -1
 
@@ -182,3 +191,61 @@ def _reindexed(decision: Decision, before: Sequence[str], nodes: dict[str, int])
         for index in decision.placements
     )
     return msgspec.structs.replace(decision, placements=placements)
+
+
+def decisions_of(plan: Plan) -> list[PlacedDecision]:
+    """Return the decisions of a plan. Evictions come first, so that their room is free when the rest is applied."""
+    evictions = [
+        PlacedDecision(
+            kind=DecisionKind.EVICT,
+            allocation=evict.allocation,
+            uid=evict.uid,
+            attempt=evict.attempt,
+            ranks=evict.ranks,
+            reason=evict.reason.value,
+            by=evict.by,
+        )
+        for evict in plan.evictions
+    ]
+    admits = [_placed(admit, is_deferred=admit.uid in plan.deferred) for admit in plan.admits]
+    grows = [
+        PlacedDecision(
+            kind=DecisionKind.GROW,
+            allocation=grow.allocation,
+            uid=grow.uid,
+            attempt=grow.attempt,
+            placements=grow.placements,
+            devices=grow.devices,
+        )
+        for grow in plan.grows
+    ]
+    return [*evictions, *admits, *grows]
+
+
+def atomic_groups(plan: Plan, placed: Sequence[PlacedDecision]) -> list[list[int]]:
+    """Return the indexes into `placed` of the decisions that are committed together or not at all."""
+    return [[at for at, item in enumerate(placed) if item.uid in bundle] for bundle in bundles(plan)]
+
+
+def without_replaced(before: Ledger, plan: Plan) -> Ledger:
+    """Return the ledger without the nominations that the plan drops or replaces."""
+    decided = {admit.uid for admit in plan.admits}
+    over = [
+        decision.id
+        for decision in before.decisions
+        if decision.kind is DecisionKind.NOMINATE and (decision.uid in decided or decision.id in plan.dropped)
+    ]
+    return settle(before, over)
+
+
+def _placed(admit: Admit, *, is_deferred: bool) -> PlacedDecision:
+    return PlacedDecision(
+        kind=DecisionKind.NOMINATE if is_deferred else DecisionKind.ADMIT,
+        allocation=admit.allocation,
+        uid=admit.uid,
+        attempt=admit.attempt,
+        placements=admit.placements,
+        devices=admit.devices,
+        spec_hash=admit.spec_hash,
+        victims=admit.victims if is_deferred else (),
+    )

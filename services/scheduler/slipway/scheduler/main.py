@@ -8,9 +8,8 @@ from slipway.kube.extender import ExtenderClient
 from slipway.kube.ports import KubeApi
 from slipway.runtime import log, service, telemetry
 from slipway.runtime.service import ServiceContext, ServiceStop
-from slipway.scheduler.leader import PoolScheduler
+from slipway.scheduler.leader import PoolScheduler, Scheduler
 from slipway.scheduler.loops import DISCOVER, POOL
-from slipway.scheduler.scheduler import Scheduler
 from slipway.scheduler.settings import Settings
 from slipway.scheduler.standby import SchedulerDeps
 from slipway.streams.factory import MetricTally, TraceWriter, open_streams, write_behind

@@ -6,32 +6,145 @@ tables are counted as used, without a call. Nothing is stored outside the proces
 would have read.
 
 Promises: when a read fails, the figures of the last read stay; a pool without `fairShare` costs no call.
+
+Reads what the queues of a pool have used, for their budgets: at intervals, and only while a queue has a budget.
+
+Owns the reads: the allocations, then the daily totals that the watcher writes. Nothing is stored outside the process,
+so a new leader knows as much as the old one. Between two reads the held GPUs are counted as used (`QueueUsage`).
+
+Promises: when a read fails, the figures of the last read stay; a pool without budgets costs no call.
 """
 
+import asyncio
 from collections.abc import Iterable, Sequence
 
-from slipway.crd.daily_usage import UsageInterval, add_decayed, days_open, undecayed_days, usage_intervals
-from slipway.errors import PermanentError, TransientError
-from slipway.kube.resources import ALLOCATIONS
+import msgspec
+
+from slipway.accounting import daily_totals
+from slipway.accounting.daily_totals import (
+    UsageInterval,
+    add_decayed,
+    days_open,
+    gpu_ms,
+    gpus_held,
+    undecayed_days,
+    usage_by_key,
+    usage_intervals,
+)
+from slipway.accounting.usage import DAY_MS, day_of, ms_of
+from slipway.crd.figures import DayTotals
+from slipway.errors import NotFoundError, PermanentError, TransientError
+from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS
 from slipway.model.decay import ByUser, DecayedUsage
 from slipway.model.facts import AllocationFact
 from slipway.model.lifecycle import Phase
 from slipway.model.position import milliseconds
-from slipway.runtime import log
+from slipway.runtime import liveness, log
 from slipway.runtime.clock import Clock
-from slipway.scheduler.budget_usage import read_days
 from slipway.scheduler.cluster import Cluster
+from slipway.scheduler.plan.state import past_use
+from slipway.scheduler.plan.state.past_use import QueueUsage
 from slipway.scheduler.plan.state.rank_request import requests_of
 from slipway.scheduler.ports import Kube
 
-READ_S = 600.0
+LOOK_S = 5.0
+"""The pause between two checks: a new budget takes effect after at most this time."""
+READ_S = 60.0
+READS_AT_ONCE = 8
+
+_log = log.get_logger(__name__)
+
+
+class BudgetUsage:
+    """Keeps `cluster.accounts` current for one leadership of `pool`; the totals are in `namespace`."""
+
+    def __init__(self, kube: Kube, cluster: Cluster, pool: str, *, namespace: str, clock: Clock) -> None:
+        self._kube = kube
+        self._cluster = cluster
+        self._pool = pool
+        self._namespace = namespace
+        self._clock = clock
+        self._read_at: float | None = None
+        self._days: list[str] = []
+
+    async def refresh(self) -> None:
+        """Read the usage if a queue has a budget and the last read was long ago, or for fewer days."""
+        now = self._clock.now()
+        queues = {queue.name: queue for queue in self._cluster.queues.values() if queue.pool == self._pool}
+        lengths = past_use.budget_windows(queues)
+        if not lengths:
+            self._read_at, self._days = None, []
+            return
+        days = _days(past_use.begin_of(lengths[-1], now), now)
+        is_known = self._read_at is not None and set(days[:-1]) <= set(self._days)
+        if is_known and self._read_at is not None and now < self._read_at + READ_S:
+            return
+        try:
+            accounts = await self._read(days)
+        except (TransientError, PermanentError) as exc:
+            _log.warning("usage for the budgets not read; the last known usage is used", error=str(exc))
+            return
+        self._read_at, self._days = now, days
+        before = past_use.exhausted(queues, self._cluster.accounts.spent(lengths, now), now)
+        if past_use.exhausted(queues, accounts.spent(lengths, now), now).keys() != before.keys():
+            _log.info("queues with a used-up budget changed", pool=self._pool, queues=len(before))
+        self._cluster.set_accounts(accounts)
+
+    async def _read(self, days: Sequence[str]) -> QueueUsage:
+        """Read the allocations first, then the totals: usage that is added in between is marked in the totals."""
+        listed = (await self._kube.list(ALLOCATIONS)).items
+        stored = await read_days(self._kube, days, self._namespace)
+        now = self._clock.now()
+        used = gpu_ms(usage_by_key(days, stored, listed, now), self._pool)
+        return QueueUsage(
+            at=now,
+            days={ms_of(f"{day}T00:00:00Z") / 1000: by_queue for day, by_queue in used.items()},
+            held=gpus_held(listed, self._pool),
+        )
+
+
+async def read_days(kube: Kube, days: Sequence[str], namespace: str) -> dict[str, DayTotals]:
+    """Return the totals of these days. Raises like `read_totals`."""
+    slots = asyncio.Semaphore(READS_AT_ONCE)
+
+    async def read(day: str) -> DayTotals:
+        async with slots:
+            found = await read_totals(kube, daily_totals.name_of(day), namespace)
+            liveness.beat()
+            return found
+
+    return dict(zip(days, await asyncio.gather(*map(read, days)), strict=True))
+
+
+async def read_totals(kube: Kube, name: str, namespace: str) -> DayTotals:
+    """Return the totals of a day; empty ones when nothing was added to them.
+
+    Raises:
+        PermanentError: the ConfigMap does not contain totals, or may not be read.
+        TransientError: the API server cannot be reached.
+    """
+    try:
+        found = await kube.get(CONFIG_MAPS, name, namespace=namespace)
+    except NotFoundError:
+        return DayTotals()
+    try:
+        return daily_totals.decode(found.data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PermanentError(f"ConfigMap {name} does not hold totals of usage: {error}") from error
+
+
+def _days(begin: float, now: float) -> list[str]:
+    """Return the days (UTC) from `begin` to `now`."""
+    first, last = round(begin * 1000) // DAY_MS * DAY_MS, round(now * 1000)
+    return [day_of(at_ms) for at_ms in range(first, last + 1, DAY_MS)]
+
+
+PAST_READ_S = 600.0
 """The time between two reads. Usage in between is exact to some seconds, and the next read corrects it."""
 RETRY_S = 30.0
 AT_ONCE = 512
 """The number of stretches that are added before other tasks may run."""
 _HOLDS_NOTHING = (Phase.PENDING, Phase.TERMINATED)
-
-_log = log.get_logger(__name__)
 
 
 class PastUsage:
@@ -66,7 +179,7 @@ class PastUsage:
             await self._read(half_life_ms)
         elif self._cluster.decayed.half_life_ms == half_life_ms and self._cluster.allocations.generation != self._seen:
             self._seen = self._cluster.allocations.generation
-            held = gpus_held(self._cluster.allocations.values(), self._pool)
+            held = held_by_user(self._cluster.allocations.values(), self._pool)
             if held != self._cluster.decayed.held:
                 self._cluster.set_decayed(self._cluster.decayed.going_on(now, held))
 
@@ -85,7 +198,7 @@ class PastUsage:
         found = [each for day in days for each in self._closed.get(day, ())]
         new = list(usage_intervals(fresh, stored, listed, self._pool, now))
         used = await self._decayed([*found, *new], now, half_life_ms)
-        held = gpus_held(self._cluster.allocations.values(), self._pool)
+        held = held_by_user(self._cluster.allocations.values(), self._pool)
         self._seen = self._cluster.allocations.generation
         self._cluster.set_decayed(
             DecayedUsage(at_ms=milliseconds(now), half_life_ms=half_life_ms, used=used, held=held)
@@ -95,7 +208,7 @@ class PastUsage:
         for each in new:
             if each.day in self._closed:
                 self._closed[each.day].append(each)
-        self._next_read = now + READ_S
+        self._next_read = now + PAST_READ_S
 
     async def _decayed(self, found: Sequence[UsageInterval], now: float, half_life_ms: int) -> ByUser:
         used: dict[str, dict[str, int]] = {}
@@ -105,7 +218,7 @@ class PastUsage:
         return {queue: dict(sorted(users.items())) for queue, users in sorted(used.items())}
 
 
-def gpus_held(allocations: Iterable[AllocationFact], pool: str) -> ByUser:
+def held_by_user(allocations: Iterable[AllocationFact], pool: str) -> ByUser:
     """Return {queue: {user: GPUs that allocations of the pool hold, in `GPU_UNITS`}}."""
     found: dict[str, dict[str, int]] = {}
     for fact in allocations:

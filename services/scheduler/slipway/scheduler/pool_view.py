@@ -4,11 +4,11 @@ Owns which nodes, allocations and decisions belong to this pool. The cost of a t
 last one, not on the size of the cluster.
 """
 
-from slipway.crd.facts import is_settled
+from slipway.facts.custom_resources import is_settled
 from slipway.model.facts import PoolFact
 from slipway.model.ledger import Ledger
 from slipway.scheduler.cluster import Cluster
-from slipway.scheduler.plan.state import budgets
+from slipway.scheduler.plan.state import past_use
 from slipway.scheduler.plan.state.pool_state import PoolState
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot, nodes_of_pool
 
@@ -44,7 +44,7 @@ class PlannerView:
         if cluster.queues.take_changes():
             columns.set_queues(cluster.queues.values())
             own = (queue for queue in cluster.queues.values() if queue.pool == self._pool)
-            self._windows = budgets.windows({queue.name: queue for queue in own})
+            self._windows = past_use.budget_windows({queue.name: queue for queue in own})
         if cluster.jobs.take_changes():
             columns.set_jobs(cluster.jobs.values())
         if cluster.workspaces.take_changes():

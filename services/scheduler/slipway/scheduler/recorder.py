@@ -4,19 +4,22 @@ Owns the rate, the chains of records and the count of lost ticks. `record_of` co
 recorded tick. `offer` queues them once the decisions are in the ledger. Encoding and writing happen in `run`, a few
 facts at a time. A tick never waits for the log and never fails because of it: a tick that does not fit or cannot be
 written is dropped and counted, and the next record is a new base. No decision is made from the log.
+
+The stores of the decision log: a stream, or a file. They do not know what an entry means.
 """
 
 import asyncio
 import math
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from slipway.crd.facts import is_settled
-from slipway.errors import InvalidError, PermanentError, TransientError
-from slipway.kube.facts import FEED_KINDS, Fact, encode_fact
+from slipway.errors import InvalidError, PermanentError, TransientError, UnavailableError
+from slipway.facts.core_objects import FEED_KINDS, Fact, encode_fact
+from slipway.facts.custom_resources import is_settled
 from slipway.model.decay import DecayedUsage
 from slipway.model.facts import VOLUMES, AllocationFact, VolumeFact
 from slipway.model.ledger import Ledger
@@ -24,16 +27,22 @@ from slipway.runtime import liveness, log, telemetry
 from slipway.runtime.clock import Clock
 from slipway.scheduler.cluster import ChangedKeys, Cluster, FactTable
 from slipway.scheduler.decisions import record
-from slipway.scheduler.decisions.facts import EncodedFacts
-from slipway.scheduler.decisions.plan_comparison import decisions_of
-from slipway.scheduler.decisions.record import DecisionRecord, RecordedDecisions, ShadowComparison
-from slipway.scheduler.plan.placement.plan_trace import PlanTrace
+from slipway.scheduler.decisions.record import (
+    DecisionRecord,
+    EncodedFacts,
+    RecordedDecisions,
+    ShadowComparison,
+    decisions_of,
+    line_of,
+)
 from slipway.scheduler.plan.placement.policy import PlacementPolicy
-from slipway.scheduler.plan.state.budgets import QueueUsage
+from slipway.scheduler.plan.placement.tick_state import PlanTrace
 from slipway.scheduler.plan.state.extender_results import Answers, ExtenderAnswer
+from slipway.scheduler.plan.state.past_use import QueueUsage
 from slipway.scheduler.plan.state.plan_types import Plan
 from slipway.scheduler.ports import RecordSink
-from slipway.streams.decisions import CHAIN_MAX, DecisionEntry
+from slipway.streams.decisions import CHAIN_MAX, DecisionEntry, DecisionLog, DecisionLogLimits
+from slipway.streams.keys import DECISIONS
 
 WAITING_MAX: Final = 32
 """The most ticks that wait to be written."""
@@ -318,3 +327,43 @@ async def record_data(text: bytes, clock: Clock) -> bytes:
         parts.append(packing.compress(text[start : start + record.PACKED_AT_ONCE]))
         await clock.sleep(0)
     return record.sealed(b"".join([*parts, packing.flush()]))
+
+
+OLD_SUFFIX = ".1"
+FILE_BYTES_MAX = 256 * 1024 * 1024
+
+
+class StreamSink:
+    """A stream in Redis, which the api reads."""
+
+    def __init__(self, decisions: DecisionLog, *, size_max: int) -> None:
+        self._decisions = decisions
+        self._caps = DecisionLogLimits(entries=DECISIONS.length_max, size=size_max)
+
+    async def append(self, pool: str, entry: DecisionEntry, *, base: str | None) -> str | None:
+        return await self._decisions.append(pool, entry, base=base, caps=self._caps)
+
+
+class FileSink:
+    """A file of JSON lines, for a system without Redis.
+    Beyond its maximum size it begins again, and one old file is kept."""
+
+    def __init__(self, path: Path, *, size_max: int) -> None:
+        self._path = path
+        self._size_max = size_max
+
+    async def append(self, pool: str, entry: DecisionEntry, *, base: str | None) -> str | None:
+        line = line_of(pool, entry)
+        try:
+            size = self._path.stat().st_size if self._path.exists() else 0
+            if base is not None and size == 0:
+                return None
+            if size and size + len(line) > self._size_max:
+                self._path.replace(self._path.with_name(self._path.name + OLD_SUFFIX))
+                if base is not None:
+                    return None
+            with self._path.open("ab") as file:
+                file.write(line)
+        except OSError as exc:
+            raise UnavailableError(f"{self._path}: {exc.strerror or exc}") from exc
+        return f"{entry.tick}-{entry.number}"

@@ -22,7 +22,6 @@ from slipway.runtime.health import ProcessHealth
 from slipway.runtime.service import version
 from slipway.runtime.tasks import TaskGroup
 from slipway.scheduler.apply import Applier
-from slipway.scheduler.budget_usage import LOOK_S, BudgetUsage
 from slipway.scheduler.capacity import CapacityRequests
 from slipway.scheduler.capacity_objects import PlaceholderOptions
 from slipway.scheduler.cluster import Cluster
@@ -32,12 +31,11 @@ from slipway.scheduler.extenders import ExtenderCalls, Extenders, NoExtenders
 from slipway.scheduler.idleness import Idleness
 from slipway.scheduler.ledger_store import LedgerStore
 from slipway.scheduler.loops import FOLLOW, RECORDER, SPENDING, WARM
-from slipway.scheduler.past_usage import PastUsage
-from slipway.scheduler.plan.queueing.branches import run_limit_of
+from slipway.scheduler.past_usage import LOOK_S, BudgetUsage, PastUsage
+from slipway.scheduler.plan.queueing.queue_tree import run_limit_of
 from slipway.scheduler.plan.state.flavors import NO_FLAVOR, flavor_of_gpus
 from slipway.scheduler.ports import RecordSink
-from slipway.scheduler.record_sinks import FILE_BYTES_MAX, FileSink, StreamSink
-from slipway.scheduler.recorder import DecisionLogWriter, Recorder
+from slipway.scheduler.recorder import FILE_BYTES_MAX, DecisionLogWriter, FileSink, Recorder, StreamSink
 from slipway.scheduler.settings import Settings
 from slipway.scheduler.volumes import ClaimReads
 from slipway.streams.ports import Streams

@@ -1,6 +1,6 @@
 """Reads the volume claims of waiting allocations, so that a plan knows from which nodes each volume can be reached.
 
-Owns which claims are read and how often. `kube/volumes.py` explains what a claim means,
+Owns which claims are read and how often. `facts/volumes.py` explains what a claim means,
 `plan/placement/filters/volume_zone.py` what follows for a plan. Only pools with `binding: direct` need it: elsewhere
 kube-scheduler does it.
 
@@ -18,8 +18,8 @@ from collections.abc import Callable
 import msgspec
 
 from slipway.errors import ControlPlaneError, InvariantError
+from slipway.facts.volumes import DIRECT, ClaimKey, being_read, read_volume, unreadable
 from slipway.kube.ports import Gets
-from slipway.kube.volumes import DIRECT, ClaimKey, being_read, read_volume, unreadable
 from slipway.model.facts import AllocationFact, VolumeFact
 from slipway.model.lifecycle import Phase
 from slipway.runtime import liveness, log

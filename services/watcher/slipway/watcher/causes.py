@@ -15,10 +15,10 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Event, Phase, RankState
 from slipway.model.reasons import Reason
 from slipway.model.times import format_time
-from slipway.watcher import ends, exits, obstacles, restarting
-from slipway.watcher.delegated_binding import unbound_pod
+from slipway.watcher import ends, exits, obstacles, rank_changes
 from slipway.watcher.exits import RankExit
 from slipway.watcher.gang import ObservedGang, Rank
+from slipway.watcher.obstacles import unbound_pod
 from slipway.watcher.view import ReductionView
 
 _MESSAGE_IN_RING_MAX = 160
@@ -136,7 +136,7 @@ def next_check_at(view: ReductionView, allocation: Allocation) -> float | None:
         ends.stuck_until(allocation, view.policy),
         ends.preemption_deadline(allocation, now=view.now),
         obstacles.given_up_at(allocation),
-        restarting.next_at(view, allocation),
+        rank_changes.next_at(view, allocation),
     ]
     for rank in view.gang.ranks:
         held = exits.blocked_start(rank.pod) if rank.pod is not None and rank.exit is None else None

@@ -13,7 +13,7 @@ from slipway.kube.objects import Pod
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Reason
 from slipway.pods.ended import attempt_of, recorded, waits_for_reader
-from slipway.watcher import exits, restarting
+from slipway.watcher import exits, rank_changes
 from slipway.watcher.gang import Rank
 from slipway.watcher.view import ReductionView
 
@@ -59,7 +59,7 @@ def needs_worker(view: ReductionView, after: Allocation) -> bool:
     status = after.status
     if status.admission is None:
         return False
-    if restarting.needs_worker(view, after):
+    if rank_changes.needs_worker(view, after):
         return True
     match status.phase:
         case Phase.PENDING:

@@ -10,15 +10,14 @@ infrastructure is never counted against `maxRestarts`, unless a rule of the allo
 import msgspec
 
 from slipway.crd.dependencies import unmet
-from slipway.crd.facts import gate_of
 from slipway.crd.meta import Condition, condition_of
 from slipway.crd.policies import FailureAction, action_of
 from slipway.crd.transitions import CONDITION_STUCK, ring_of, stop_reason
 from slipway.crd.v1alpha1 import Allocation, PreemptSignal, RingEntry, Stop
-from slipway.model.duration import stored_duration
+from slipway.facts.custom_resources import gate_of
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.reasons import INFRASTRUCTURE, Reason, Result
-from slipway.model.times import SKEW_S, parse_time
+from slipway.model.times import SKEW_S, parse_time, stored_duration
 
 CONDITION_REFUSED = "Refused"
 CONDITION_INVALID = "Invalid"
@@ -189,7 +188,7 @@ def preemption_deadline(allocation: Allocation, *, now: float) -> float | None:
     """Return when the grace period of the preemption ends, by a clock that shows `now` (epoch seconds); None without
     one.
 
-    A watcher whose clock is behind moves a correct deadline to an earlier time (`clock_skew.py`). So the deadline that
+    A watcher whose clock is behind moves a correct deadline to an earlier time (`reduce.py`). So the deadline that
     was announced to the ranks is used. If that announcement is in our future, the clock of the watcher that made it was
     ahead; then the stored deadline is used, which was corrected.
     """

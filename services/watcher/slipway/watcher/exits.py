@@ -18,7 +18,7 @@ from slipway.model.lifecycle import RankState
 from slipway.model.reasons import INFRASTRUCTURE, Reason
 from slipway.model.times import parse_time
 from slipway.pods.ended import has_ended
-from slipway.pods.setup import SETUP_FAILED
+from slipway.pods.podspec import SETUP_FAILED
 
 MAIN = "main"
 MESSAGE_CHARS_MAX = 512

@@ -5,6 +5,16 @@ many ranks. Pure. Must not decide what follows from that.
 
 Invariants: a recorded end never changes; a pod that was not seen changes nothing by itself; only a consistent read
 (`consistent`) turns "not seen" into "gone", and the loss of a node into the loss of a rank.
+
+The recorded state of one rank, updated from its pod.
+
+Owns in which direction a record may change. Pure; does not know how a pod is read, or when a record is written.
+
+Two watchers may see one pod in views of different ages, and both may have to act. So a record is a join: it adopts
+newer information from a view, and never drops what another watcher has seen, in whatever order the views arrive.
+
+Invariants: the state of one pod never goes back, its node stays, and the reason why it will be lost only becomes more
+certain. Joining a view twice changes nothing. A recorded end stays as it is.
 """
 
 from bisect import bisect_left
@@ -27,9 +37,9 @@ from slipway.crd.policies import (
 )
 from slipway.crd.transitions import is_released, leaving_ranks, ring_of, stop_reason
 from slipway.crd.v1alpha1 import SLICES_MAX, Allocation, RankStatus
-from slipway.kube.facts import pod_fact
+from slipway.facts.core_objects import pod_fact
 from slipway.kube.objects import Pod
-from slipway.model.lifecycle import RANK_ENDS, Event, Phase, RankState
+from slipway.model.lifecycle import RANK_ENDS, Event, Phase, RankState, is_behind
 from slipway.model.mig import slices_in, whole_gpus
 from slipway.model.reasons import INFRASTRUCTURE, Reason
 from slipway.model.resources import Resources, total
@@ -37,7 +47,33 @@ from slipway.model.times import parse_time
 from slipway.pods.ended import recorded
 from slipway.watcher import ends, exits
 from slipway.watcher.exits import RankExit
-from slipway.watcher.ranks import merged
+
+_BY_CERTAINTY = (Reason.NONE, Reason.POD_DELETED, Reason.PREEMPTED, Reason.EVICTED, Reason.NODE_LOST)
+"""Why a living rank will be lost, by certainty.
+A program that deletes a pod may give its reason before or after the delete, or never."""
+
+
+def merged(known: RankStatus | None, seen: RankStatus) -> RankStatus:
+    """Return the record after a view, given the record before it;
+    both are of the same pod. An end is recorded as seen."""
+    if known is None:
+        return seen
+    if known.phase in RANK_ENDS:
+        return known
+    if seen.phase in RANK_ENDS:
+        return seen
+    return RankStatus(
+        pod_uid=seen.pod_uid,
+        node=known.node or seen.node,
+        phase=known.phase if is_behind(seen.phase, known.phase) else seen.phase,
+        reason=max(known.reason, seen.reason, key=_certainty),
+    )
+
+
+def _certainty(reason: str) -> int:
+    """Return the position of a reason in that order; a reason that is not in the list is the most certain."""
+    return next((index for index, each in enumerate(_BY_CERTAINTY) if each == reason), len(_BY_CERTAINTY))
+
 
 NODES_CHARS_MAX = 96
 _DECIDED = frozenset(

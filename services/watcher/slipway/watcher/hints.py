@@ -13,8 +13,8 @@ from slipway.kube.tracing import traceparent_of
 from slipway.runtime import liveness
 from slipway.runtime.clock import Clock
 from slipway.streams import keys
-from slipway.streams.hint_span import hint_traceparent
 from slipway.streams.ports import WorkHint
+from slipway.streams.producer import hint_traceparent
 from slipway.watcher.ports import HintSink, WakeSink
 
 RESEND_S = 15.0

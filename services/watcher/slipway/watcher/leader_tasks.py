@@ -13,19 +13,16 @@ from slipway.kube.scope import StopSignal
 from slipway.runtime import liveness
 from slipway.runtime.liveness import Loop
 from slipway.runtime.tasks import TaskGroup
-from slipway.watcher import context_gc, idempotency_gc, loops
-from slipway.watcher.context_gc import ArchiveSweeper
+from slipway.watcher import loops, sweep
 from slipway.watcher.event_recorder import EventRecorder
 from slipway.watcher.feed import ClusterFeed
-from slipway.watcher.idempotency_gc import ClaimSweeper
 from slipway.watcher.informers import Informers
 from slipway.watcher.logarchiver import LogArchiver
 from slipway.watcher.podevents import PodEvents
 from slipway.watcher.podlogs import PodLogs
 from slipway.watcher.relay import Relay
-from slipway.watcher.retention import Retention
 from slipway.watcher.settings import Settings
-from slipway.watcher.sweep import Sweeper
+from slipway.watcher.sweep import ArchiveSweeper, ClaimSweeper, Retention, Sweeper
 
 UNSYNCED_PAUSE_S = 0.05
 RETENTION_S = 60.0
@@ -168,10 +165,10 @@ class LeaderTasks:
         if not self._informers.is_synced:
             return UNSYNCED_PAUSE_S
         removed = await self._parts.archives.sweep()
-        return SWEEP_BUSY_S if removed >= context_gc.DELETES_MAX else self._parts.archives.pause_s
+        return SWEEP_BUSY_S if removed >= sweep.CONTEXT_DELETES_MAX else self._parts.archives.pause_s
 
     async def _sweep_claims(self) -> float:
         if not self._informers.is_synced:
             return UNSYNCED_PAUSE_S
         removed = await self._parts.claims.sweep()
-        return SWEEP_BUSY_S if removed >= idempotency_gc.DELETES_MAX else CLAIMS_S
+        return SWEEP_BUSY_S if removed >= sweep.DELETES_MAX else CLAIMS_S

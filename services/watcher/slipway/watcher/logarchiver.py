@@ -28,9 +28,8 @@ from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import ControlPlaneError, InvalidError, PermanentError
 from slipway.logarchive import pieces
-from slipway.logarchive.archive import LogArchive
+from slipway.logarchive.archive import LogArchive, record_of
 from slipway.logarchive.pieces import ArchiveRecord, LastNumbers, PieceSize
-from slipway.logarchive.records import record_of
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Phase
 from slipway.model.times import format_time, parse_time

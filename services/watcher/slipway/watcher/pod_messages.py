@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 
 from slipway.kube.objects import KubeEvent
-from slipway.model.duration import printed_duration
+from slipway.model.times import printed_duration
 
 TEXT_CHARS_MAX = 400
 STREAM = "event"

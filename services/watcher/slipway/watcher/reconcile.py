@@ -6,6 +6,15 @@ key only means "reconcile this allocation", and acting on the present state is r
 Invariants: a status is written under the resourceVersion that it was computed from. A view that is older than our own
 last write is never used. A finalizer is removed only after the write that stores what it protected. A conflict is not
 logged; it leads to a fresh read.
+
+Decides when a status that only reports progress is written: at once or, under load, together with the next status.
+
+A status write costs the API server about as much as the rest of a launch, and a pod that has a node usually runs a
+moment later. While many allocations start, the transitions Pulling and Starting are therefore delayed and written
+together with Running. Does not know how anything is written.
+
+Promises: only progress to Pulling and Starting is delayed. A delayed status is written at most `HELD_S_MAX` after it
+was first seen. Under low load, the active replica delays only the progress of large gangs.
 """
 
 import asyncio
@@ -13,8 +22,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from slipway.accounting.daily_totals import ANNOTATION_USAGE, BOOKED
+from slipway.crd.members import rank_count
 from slipway.crd.meta import TEARDOWN_FINALIZER, TRACKING_FINALIZER
-from slipway.crd.totals import ANNOTATION_USAGE, BOOKED
 from slipway.crd.transitions import id_of, seq_of, stop_reason
 from slipway.crd.v1alpha1 import Allocation, AllocationStatus
 from slipway.errors import ControlPlaneError, NotFoundError, StaleError
@@ -31,15 +41,74 @@ from slipway.runtime.clock import Clock
 from slipway.runtime.instruments import OTHER
 from slipway.streams import keys
 from slipway.watcher import dependencies, exits, finalizers, spans
-from slipway.watcher.consistent_reads import ConsistentReads
+from slipway.watcher.consistent_reads import ConsistentReads, PodWatchLag
 from slipway.watcher.dependencies import NOTHING_SEEN, AwaitedAllocation, Seen, SeenDependency
 from slipway.watcher.ends import LifecyclePolicy
 from slipway.watcher.informers import Informers
 from slipway.watcher.ports import ActivitySink, HintQueue, Kube, LogProgress, Outbox, UsageLedger
 from slipway.watcher.reduce import Reduction, reduce
 from slipway.watcher.view import last_transition_at
-from slipway.watcher.watch_lag import PodWatchLag
-from slipway.watcher.write_pace import WritePace
+
+AT_ONCE_MAX = 10.0
+AT_ONCE_PER_S = 2.0
+"""After a pause, `AT_ONCE_MAX` writes are made without delay; under steady load, `AT_ONCE_PER_S` a second."""
+HELD_S_MAX = 5.0
+LARGE_RANKS = 64
+"""A status with so many ranks is large: its progress is always delayed."""
+_BEFORE = (Phase.ASSIGNED, Phase.PULLING)
+_AFTER = (Phase.PULLING, Phase.STARTING)
+
+
+class WritePace:
+    """Limits the writes without delay by a token bucket.
+
+    `acts_first` is whether this replica may write without delay. A standby may not: it leaves progress to the primary.
+    """
+
+    def __init__(self, clock: Clock, acts_first: Callable[[], bool] = lambda: True) -> None:
+        self._clock = clock
+        self._acts_first = acts_first
+        self._places = AT_ONCE_MAX
+        self._filled_at = clock.monotonic()
+        self._held: dict[str, tuple[int, float]] = {}
+        """{uid: (seq of the status before the delayed write, since when)}"""
+
+    def wait_s(self, before: Allocation, reduction: Reduction) -> float:
+        """Return how many seconds to wait before `reduction` is written; 0: now."""
+        uid = before.metadata.uid
+        if not _is_mere_progress(before, reduction):
+            self._held.pop(uid, None)
+            return 0.0
+        now = self._clock.monotonic()
+        seq, since = self._held.get(uid, (-1, now))
+        if seq == before.status.seq:
+            wait_s = since + HELD_S_MAX - now
+        else:
+            is_large = rank_count(before) >= LARGE_RANKS
+            wait_s = HELD_S_MAX if is_large or not self._take_token(now) else 0.0
+            self._held[uid] = before.status.seq, now
+        if wait_s <= 0:
+            self._held.pop(uid, None)
+        return wait_s
+
+    def forget(self, uid: str) -> None:
+        """Forget an allocation that is gone."""
+        self._held.pop(uid, None)
+
+    def _take_token(self, now: float) -> bool:
+        self._places = min(AT_ONCE_MAX, self._places + (now - self._filled_at) * AT_ONCE_PER_S)
+        self._filled_at = now
+        if self._places < 1 or not self._acts_first():
+            return False
+        self._places -= 1
+        return True
+
+
+def _is_mere_progress(before: Allocation, reduction: Reduction) -> bool:
+    phases = before.status.phase in _BEFORE and reduction.allocation.status.phase in _AFTER
+    clears = reduction.drop_pod_finalizers or reduction.force_deletes or reduction.drop_cr_finalizer
+    return reduction.changed and phases and not clears
+
 
 ROUNDS_MAX = 4
 """The number of writes for one key before other keys get their turn."""

@@ -13,42 +13,203 @@ Promises
   writes first), or when the pod never ran.
 - Another attempt is recorded only after a recorded Terminating (or an attempt that never started), and only when a
   consistent read shows no pod that may still run.
+
+Corrects recorded times that a watcher whose clock was ahead has written. Pure.
+
+A wait that ends at a recorded time would last too long, by as much as that clock was ahead. So no recorded wait may end
+later than it would if it began now; if it does, it begins now. A watcher whose clock is behind also moves the end of a
+correct record, and by its own clock the wait still lasts no longer than it should. By another clock, a grace period
+would then be over at once, so there the deadline that was announced to the ranks is used (`ends.preemption_deadline`).
+One record cannot show which clock is right, so each service corrects only the times that it writes itself.
+
+The conditions that follow from a transition, for `kubectl wait`, Argo CD and Flux.
+
+Owns the conditions Accepted, PodsReady, Ready, Complete, Failed and Preempted; also Stalled of an allocation that has
+ended without success, and Admitted at the end of an attempt. Pure. The scheduler writes Admitted and Stalled while an
+attempt waits; the pod worker writes Stuck and Refused.
+
+Invariants: they are a function of the rest of the status; they change only in a write that also records a transition;
+`observedGeneration` is the object's generation (`kubectl wait` ignores older ones). StartBlocked (`obstacles.py`) is
+removed here when the start is over, Stalled when the wait is over.
+
+Computes the exact usage of one attempt from the times of its transitions.
+
+Owns the sum of the ring's entries into seconds per phase. Pure. The usage of a whole allocation is the sum over its
+`restarted` and `terminated` transitions, which contain these figures.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Set
+from itertools import pairwise
 from typing import Any
 
 import msgspec
 
-from slipway.crd.facts import run_limit
+from slipway.accounting.usage import carried
 from slipway.crd.members import unreleased
-from slipway.crd.meta import TEARDOWN_FINALIZER
-from slipway.crd.transitions import HELD, is_hold_recorded, is_released, leaving_ranks, record, with_status
-from slipway.crd.usage import carried
-from slipway.crd.v1alpha1 import Allocation, RankStatus
-from slipway.kube.objects import Pod
-from slipway.model.duration import stored_duration
-from slipway.model.lifecycle import RANK_ENDS, Event, Kind, Phase, has_reached
-from slipway.model.reasons import Reason
-from slipway.model.times import SKEW_S, format_time, parse_time
-from slipway.watcher import (
-    causes,
-    cleanup,
-    clock_skew,
-    dependencies,
-    ends,
-    exits,
-    gang,
-    joining,
-    obstacles,
-    restarting,
-    usage,
+from slipway.crd.meta import TEARDOWN_FINALIZER, Condition, condition_of
+from slipway.crd.transitions import (
+    CONDITION_BLOCKED,
+    CONDITION_STALLED,
+    HELD,
+    is_hold_recorded,
+    is_released,
+    leaving_ranks,
+    record,
+    ring_of,
+    with_status,
 )
-from slipway.watcher.conditions import conditions_of
+from slipway.crd.v1alpha1 import Allocation, RankStatus, RingEntry
+from slipway.facts.custom_resources import run_limit
+from slipway.kube.objects import Pod
+from slipway.model.lifecycle import RANK_ENDS, Event, Kind, Phase, has_reached
+from slipway.model.numbers import plain
+from slipway.model.reasons import Reason, Result
+from slipway.model.times import SKEW_S, format_time, parse_time, stored_duration
+from slipway.watcher import causes, cleanup, dependencies, ends, exits, gang, obstacles, rank_changes
 from slipway.watcher.dependencies import NOTHING_SEEN, Seen
 from slipway.watcher.ends import FinalEnd, LifecyclePolicy, NextAttempt
 from slipway.watcher.podwarnings import PodWarning
 from slipway.watcher.view import GRAIN_S, ReductionView, last_transition_at
+
+
+def correct_times(allocation: Allocation, *, now: float, policy: LifecyclePolicy) -> Allocation:
+    """Return the allocation; waits that end too late end as if they began at `now` (epoch seconds).
+
+    Return the identical object when there are none.
+    """
+    status = allocation.status
+    if status.phase is Phase.TERMINATED or not (status.deadlines or status.conditions or status.not_before):
+        return allocation
+    latest = {
+        ends.DEADLINE_PREEMPTION: now + ends.preemption_grace_s(allocation, policy),
+        obstacles.DEADLINE_START: now
+        + max(policy.image_pull_limit_s, policy.unschedulable_limit_s, ends.start_limit_s(allocation, policy)),
+    }
+    righted = msgspec.structs.replace(
+        status,
+        deadlines={name: _no_later(at, latest.get(name, math.inf)) for name, at in status.deadlines.items()},
+        conditions=[_corrected(each, now) for each in status.conditions],
+        not_before=_no_later(status.not_before, now + policy.restart_backoff_max_s),
+    )
+    return allocation if righted == status else with_status(allocation, righted)
+
+
+def _corrected(condition: Condition, now: float) -> Condition:
+    """Return the condition; StartBlocked begins at `now` at the latest. The watcher corrects no other condition."""
+    since = condition.last_transition_time
+    if condition.type != CONDITION_BLOCKED or not since:
+        return condition
+    return msgspec.structs.replace(condition, last_transition_time=_no_later(since, now))
+
+
+def _no_later(at: str, latest: float) -> str:
+    return format_time(latest) if at and parse_time(at) > latest + SKEW_S else at
+
+
+ACCEPTED = "Accepted"
+ADMITTED = "Admitted"
+PODS_READY = "PodsReady"
+READY = "Ready"
+COMPLETE = "Complete"
+FAILED = "Failed"
+PREEMPTED = "Preempted"
+
+_PREEMPTIONS = (Reason.PREEMPTED, Reason.PREEMPTION_GRACE)
+
+
+class _Condition(msgspec.Struct, frozen=True):
+    type: str
+    holds: bool
+    reason: str
+    message: str = ""
+
+
+def conditions_of(allocation: Allocation, *, now: float) -> list[Condition]:
+    """Return all conditions of the allocation in its present state; a condition that was never True is left out."""
+    status = allocation.status
+    is_starting = status.phase in (Phase.ASSIGNED, Phase.PULLING, Phase.STARTING)
+    passed = () if is_starting else (CONDITION_BLOCKED,)
+    if status.phase is not Phase.PENDING:
+        passed = (*passed, CONDITION_STALLED)
+    kept = [item for item in status.conditions if item.type not in passed]
+    for fact in _facts(allocation):
+        before = condition_of(kept, fact.type)
+        if before is None and not fact.holds:
+            continue
+        if before is not None and (before.status == "True") == fact.holds and fact.type == ADMITTED:
+            continue
+        kept = [item for item in kept if item.type != fact.type]
+        kept.append(_condition(allocation, fact, before, now=now))
+    return kept
+
+
+def _facts(allocation: Allocation) -> list[_Condition]:
+    status = allocation.status
+    ended = status.phase is Phase.TERMINATED
+    reason = status.reason or status.phase.value
+    facts = [
+        _Condition(ACCEPTED, True, "Accepted"),
+        _Condition(PODS_READY, status.phase is Phase.RUNNING, status.phase.value),
+        _Condition(READY, status.ready and status.phase is Phase.RUNNING, status.phase.value),
+        _Condition(COMPLETE, status.result is Result.SUCCEEDED, reason, status.message),
+        _Condition(FAILED, ended and status.result is not Result.SUCCEEDED, reason, status.message),
+        _Condition(
+            PREEMPTED,
+            status.result is Result.PREEMPTED or _was_preempted(allocation),
+            reason,
+            _preemptor_text(allocation),
+        ),
+    ]
+    if ended and status.result is not Result.SUCCEEDED:
+        facts.append(_Condition(CONDITION_STALLED, True, reason, status.message))
+    if status.phase is Phase.PENDING and status.attempt > 1:
+        facts.append(_Condition(ADMITTED, False, "Restarted", f"attempt {status.attempt} has not been admitted yet"))
+    return facts
+
+
+def _was_preempted(allocation: Allocation) -> bool:
+    """Whether the previous attempt was preempted."""
+    status = allocation.status
+    return status.phase is Phase.PENDING and status.attempt > 1 and status.reason in _PREEMPTIONS
+
+
+def _preemptor_text(allocation: Allocation) -> str:
+    """Return which allocation the previous attempt was preempted for, as a sentence; empty unless the scheduler
+    chose."""
+    status = allocation.status
+    last = status.preemptions[-1] if status.preemptions else None
+    is_of_it = last is not None and last.attempt == status.attempt - 1 and _was_preempted(allocation)
+    return f"preempted for {last.by}" if last is not None and is_of_it else ""
+
+
+def _condition(allocation: Allocation, fact: _Condition, before: Condition | None, *, now: float) -> Condition:
+    word = "True" if fact.holds else "False"
+    is_same = before is not None and before.status == word and before.last_transition_time
+    return Condition(
+        type=fact.type,
+        status=word,
+        reason=fact.reason,
+        message=fact.message,
+        observed_generation=allocation.metadata.generation,
+        last_transition_time=before.last_transition_time if before is not None and is_same else format_time(now),
+    )
+
+
+def of_attempt(allocation: Allocation, until: float) -> dict[str, Any]:
+    """Return {slots, seconds: {phase: seconds}} of the current attempt up to `until` (epoch seconds)."""
+    until = parse_time(format_time(until))
+    steps = [(entry.phase, parse_time(entry.time)) for entry in _of_attempt(allocation) if entry.time]
+    seconds: dict[str, float] = {}
+    for (phase, begun), (_, ended) in pairwise([*steps, (Phase.TERMINATED, until)]):
+        seconds[phase.value] = seconds.get(phase.value, 0.0) + max(0.0, ended - begun)
+    rounded = {phase: plain(round(spent, 3)) for phase, spent in seconds.items() if spent > 0}
+    return {"slots": allocation.status.slots, "seconds": rounded}
+
+
+def _of_attempt(allocation: Allocation) -> list[RingEntry]:
+    return [entry for entry in ring_of(allocation) if entry.attempt == allocation.status.attempt]
+
 
 DEFAULT_POLICY = LifecyclePolicy()
 NO_WARNINGS: Mapping[str, PodWarning] = {}
@@ -118,7 +279,7 @@ def reduce(  # noqa: PLR0913 - all that was observed, each by its name
     """
     found = tuple(pods)
     nodes_gone = nodes_gone | gang.given_up(allocation)
-    corrected = clock_skew.correct_times(allocation, now=now, policy=policy)
+    corrected = correct_times(allocation, now=now, policy=policy)
     view = ReductionView(
         allocation=corrected,
         pods=found,
@@ -213,7 +374,7 @@ def _started(view: ReductionView) -> _Transitioned:
     if view.allocation.status.phase is Phase.TERMINATING:
         return _finished(view, view.allocation)
     followed = _shrunk(view, _ready(view, _with_deadlines(view, _progressed(view, view.allocation))))
-    followed = restarting.with_restarts(view, joining.with_added_ranks(view, followed))
+    followed = rank_changes.with_restarts(view, rank_changes.with_added_ranks(view, followed))
     allocation, cause = causes.preempted(view, followed)
     cause = cause or causes.ending(view, allocation)
     if cause is None:
@@ -395,7 +556,7 @@ def _terminated(view: ReductionView, allocation: Allocation, end: FinalEnd) -> A
     # The message of an attempt that completes is about its start, unless it is Terminating.
     is_plain = end.reason is Reason.COMPLETED and status.phase is not Phase.TERMINATING
     at = view.moment(allocation, last)
-    data: dict[str, Any] = {"result": end.result.value, **usage.of_attempt(allocation, at)}
+    data: dict[str, Any] = {"result": end.result.value, **of_attempt(allocation, at)}
     if found.ranks:
         data["exits"] = found.exit_counts()
     return record(
@@ -415,7 +576,7 @@ def _terminated(view: ReductionView, allocation: Allocation, end: FinalEnd) -> A
 def _restarted(view: ReductionView, allocation: Allocation, again: NextAttempt) -> Allocation:
     status = allocation.status
     said = f": {'; '.join(part for part in (status.message, again.note) if part)}" if status.message else ""
-    data: dict[str, Any] = {"counted": again.counted, **usage.of_attempt(allocation, view.now)}
+    data: dict[str, Any] = {"counted": again.counted, **of_attempt(allocation, view.now)}
     if again.not_before:
         data["notBefore"] = format_time(again.not_before)
     return record(

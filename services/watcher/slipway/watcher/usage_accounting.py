@@ -1,6 +1,7 @@
 """Adds the usage of ended allocations to the daily totals, before the allocations may be deleted.
 
-Owns the writes of the totals: one compare-and-swap per day for many allocations. `crd/totals.py` makes the sums.
+Owns the writes of the totals: one compare-and-swap per day for many allocations.
+`accounting/daily_totals.py` makes the sums.
 
 Promises: the usage of an allocation that `is_settled` is in the totals of each of its days exactly once, even after
 several tries by several writers; or it can never be added, and the reason is logged. No state is kept outside the
@@ -12,8 +13,8 @@ from collections.abc import Callable, Sequence, Set
 
 import msgspec
 
-from slipway.crd import totals
-from slipway.crd.totals import Bill
+from slipway.accounting import daily_totals
+from slipway.accounting.daily_totals import Bill
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import (
     AlreadyExistsError,
@@ -82,11 +83,11 @@ class UsageAccounts:
 
     def is_settled(self, allocation: Allocation) -> bool:
         """Whether it is in the totals, or can never be added."""
-        return allocation.metadata.uid in self._done or totals.is_booked(allocation)
+        return allocation.metadata.uid in self._done or daily_totals.is_booked(allocation)
 
     def is_added(self, allocation: Allocation) -> bool:
         """Whether it is known to be in the totals."""
-        return self._done.get(allocation.metadata.uid, False) or totals.is_booked(allocation)
+        return self._done.get(allocation.metadata.uid, False) or daily_totals.is_booked(allocation)
 
     async def step(self) -> None:
         """Wait for something to add, then add it.
@@ -107,7 +108,7 @@ class UsageAccounts:
             for allocation in batch:
                 uid = allocation.metadata.uid
                 self._waiting.pop(uid, None)
-                self._done[uid] = not lost or lost.isdisjoint(totals.bills_of(allocation))
+                self._done[uid] = not lost or lost.isdisjoint(daily_totals.bills_of(allocation))
                 self._settled(uid)
         self._something.clear()
         while len(self._done) > KNOWN_MAX:
@@ -128,7 +129,7 @@ class UsageAccounts:
         """Add a batch to its days; return the days whose totals cannot be written."""
         days: dict[str, list[Bill]] = {}
         for allocation in batch:
-            for day, bill in totals.bills_of(allocation).items():
+            for day, bill in daily_totals.bills_of(allocation).items():
                 days.setdefault(day, []).append(bill)
         lost = set[str]()
         for day, bills in sorted(days.items()):
@@ -161,11 +162,11 @@ class UsageAccounts:
             return
         # The totals are read again, because memory never decides whether all bills are in them.
         try:
-            found = await self._kube.get(CONFIG_MAPS, totals.name_of(day), namespace=self._namespace)
+            found = await self._kube.get(CONFIG_MAPS, daily_totals.name_of(day), namespace=self._namespace)
         except NotFoundError:
-            first = totals.added(totals.DayTotals(), bills, self._clock.now(), self._unmarked())
+            first = daily_totals.added(daily_totals.DayTotals(), bills, self._clock.now(), self._unmarked())
             if first is not None:
-                body = totals.manifest(day, first)
+                body = daily_totals.manifest(day, first)
                 self._cache(day, await self._kube.create(CONFIG_MAPS, body, namespace=self._namespace))
             return
         self._cache(day, await self._replaced(found, bills) or found)
@@ -176,11 +177,11 @@ class UsageAccounts:
         Raises:
             StaleError: the totals have changed since `found` was read.
         """
-        after = totals.added(_decoded(found), bills, self._clock.now(), self._unmarked())
+        after = daily_totals.added(_decoded(found), bills, self._clock.now(), self._unmarked())
         if after is None:
             return None
         meta = found.metadata
-        body = {"metadata": {**meta.fence, "labels": meta.labels}, "data": {**found.data, **totals.encode(after)}}
+        body = {"metadata": {**meta.fence, "labels": meta.labels}, "data": {**found.data, **daily_totals.encode(after)}}
         try:
             return await self._kube.replace(CONFIG_MAPS, body)
         except NotFoundError as error:
@@ -192,8 +193,8 @@ class UsageAccounts:
             del self._held[next(iter(self._held))]
 
 
-def _decoded(found: ConfigMap) -> totals.DayTotals:
+def _decoded(found: ConfigMap) -> daily_totals.DayTotals:
     try:
-        return totals.decode(found.data)
+        return daily_totals.decode(found.data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise PermanentError(f"{found.metadata.name} does not contain totals: {error}") from error

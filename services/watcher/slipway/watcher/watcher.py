@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from slipway.crd.totals import is_booked, token_of
+from slipway.accounting.daily_totals import is_booked, token_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import PermanentError, StaleError, TransientError
 from slipway.kube.lease import LeaseElector, LeaseTiming
@@ -32,14 +32,11 @@ from slipway.runtime.tasks import TaskGroup
 from slipway.streams.ports import Streams
 from slipway.streams.producer import BestEffortWriter
 from slipway.watcher import ends, loops
-from slipway.watcher.active_standby import ReplicaRole
 from slipway.watcher.consistent_reads import ConsistentReads
-from slipway.watcher.context_gc import ArchiveSweeper
-from slipway.watcher.event_dispatch import ChangeReceivers, EventDispatcher
+from slipway.watcher.event_dispatch import ChangeReceivers, EventDispatcher, ReplicaRole
 from slipway.watcher.event_recorder import EventRecorder
 from slipway.watcher.feed import ClusterFeed
 from slipway.watcher.hints import HintSender, SchedulerWaker
-from slipway.watcher.idempotency_gc import ClaimSweeper
 from slipway.watcher.informers import Informers, fill
 from slipway.watcher.leader_tasks import LeaderParts, LeaderTasks
 from slipway.watcher.logarchiver import LogArchiver
@@ -47,9 +44,8 @@ from slipway.watcher.podevents import PodEvents
 from slipway.watcher.podlogs import LogLimits, PodLogs
 from slipway.watcher.reconcile import Reconciler, ReconcilerDeps
 from slipway.watcher.relay import Relay
-from slipway.watcher.retention import Retention
 from slipway.watcher.settings import Settings
-from slipway.watcher.sweep import Sweeper
+from slipway.watcher.sweep import ArchiveSweeper, ClaimSweeper, Retention, Sweeper
 from slipway.watcher.usage_accounting import UsageAccounts
 
 LEASE = "slipway-feed"

@@ -7,9 +7,8 @@ types.go; Kubeflow trainer, v1alpha1 trainjob_types.go.
 """
 
 from slipway.cli.importing.foreign import ForeignDocument, ForeignField, Json, Verdict, lose
-from slipway.cli.importing.outcome import ImportedLaunch
+from slipway.cli.importing.outcome import RESTARTS, ImportedLaunch, add_rule
 from slipway.cli.importing.pods import frame, keep_leaders, role, set_variables
-from slipway.cli.importing.policies import RESTARTS, add_rule
 from slipway.cli.importing.vocabulary import for_seconds, name_of
 from slipway.crd.roleresources import MAIN_CONTAINER
 from slipway.model.numbers import number_in

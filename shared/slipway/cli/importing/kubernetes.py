@@ -10,9 +10,15 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from slipway.cli.importing.foreign import ForeignDocument, ForeignField, Json, Verdict, each, lose
-from slipway.cli.importing.outcome import ImportedLaunch
+from slipway.cli.importing.outcome import (
+    ImportedLaunch,
+    failing_of,
+    job_success,
+    pod_failures,
+    set_failures,
+    set_success,
+)
 from slipway.cli.importing.pods import frame, kind_by_size, role, set_variables
-from slipway.cli.importing.policies import failing_of, job_success, pod_failures, set_failures, set_success
 from slipway.cli.importing.vocabulary import for_seconds
 from slipway.crd.roleresources import containers_of, main_container, object_of
 from slipway.model.ids import NAME_LENGTH_MAX

@@ -8,8 +8,7 @@ Source: SkyPilot, "SkyPilot YAML" (yaml-spec) and "Environment variables".
 
 from slipway.cli.importing.foreign import ForeignDocument, ForeignField, Json, Verdict, each, lose
 from slipway.cli.importing.kinds import ImportOptions
-from slipway.cli.importing.outcome import ImportedLaunch, main_template
-from slipway.cli.importing.policies import RESTARTS, add_rule, exit_codes
+from slipway.cli.importing.outcome import RESTARTS, ImportedLaunch, add_rule, exit_codes, main_template
 from slipway.cli.importing.vocabulary import (
     GPU,
     gpu_types,

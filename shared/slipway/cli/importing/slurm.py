@@ -26,9 +26,9 @@ from slipway.cli.importing.vocabulary import (
     size,
 )
 from slipway.errors import InvalidError
-from slipway.model.duration import format_duration
 from slipway.model.ids import NAME_LENGTH_MAX
 from slipway.model.numbers import number_in
+from slipway.model.times import format_duration
 
 ARRAY_MAX = 200
 """The most launches of one script."""

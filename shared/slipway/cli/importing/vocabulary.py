@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from slipway.cli.importing.foreign import ForeignField, Json, Verdict
 from slipway.crd.expansion import literal
-from slipway.model.duration import format_duration
 from slipway.model.ids import NAME_LENGTH_MAX
+from slipway.model.times import format_duration
 
 GPU = "nvidia.com/gpu"
 DEFAULT_IMAGE = "python:3.12-slim"

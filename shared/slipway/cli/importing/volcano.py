@@ -10,9 +10,8 @@ import re
 from typing import cast
 
 from slipway.cli.importing.foreign import ForeignDocument, ForeignField, Json, lose
-from slipway.cli.importing.outcome import ImportedLaunch
+from slipway.cli.importing.outcome import ImportedLaunch, add_rule, add_target
 from slipway.cli.importing.pods import frame, keep_leaders, kind_by_size, role, set_variables
-from slipway.cli.importing.policies import add_rule, add_target
 from slipway.cli.importing.vocabulary import name_of
 from slipway.crd.policies import EXIT_CODE_MAX
 from slipway.crd.roleresources import object_of

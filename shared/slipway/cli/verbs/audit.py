@@ -11,7 +11,7 @@ from slipway.cli import table
 from slipway.cli.cluster_addresses import find_addresses
 from slipway.cli.verb import CliSession, CliVerb
 from slipway.errors import ControlPlaneError
-from slipway.model.duration import parse_duration
+from slipway.model.times import parse_duration
 
 if TYPE_CHECKING:
     from slipway.ops.audit.live.command import AuditTarget

@@ -12,7 +12,7 @@ from slipway.cli.http import ApiResponse
 from slipway.cli.verb import CliSession, CliVerb, optional_name, refuse_names
 from slipway.cli.verbs import listing
 from slipway.errors import InvalidError
-from slipway.sdk import preferences
+from slipway.sdk import contexts
 
 Json = dict[str, Any]
 _NEEDS_NAME = ("show", "set", "rm")
@@ -38,7 +38,7 @@ def template(arguments: argparse.Namespace, session: CliSession) -> int:
         detail = f"no template is named; write: slipway template {arguments.word} NAME"
         raise InvalidError(f"template {arguments.word}: {detail}")
     path = f"/templates/{arguments.name}"
-    workspace = preferences.workspace(arguments.workspace).value
+    workspace = contexts.preferred_workspace(arguments.workspace).value
     match arguments.word:
         case "show":
             answer = session.api.call("GET", path, query={"workspace": workspace})

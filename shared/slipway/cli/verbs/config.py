@@ -6,7 +6,7 @@ import json
 from slipway.cli import main, table
 from slipway.cli.verb import CliSession, CliVerb
 from slipway.errors import InvalidError
-from slipway.sdk import address, contexts, preferences
+from slipway.sdk import address, contexts
 
 _ELSEWHERE = {
     "server": "log in with `slipway login URL`, or choose a login with `slipway context use NAME`",
@@ -19,7 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.usage = "slipway config [show] | set NAME VALUE | unset NAME"
     parser.add_argument("word", nargs="?", choices=("show", "set", "unset"), default="show")
-    parser.add_argument("name", nargs="?", default="", help=f"of set and unset: {' or '.join(preferences.NAMES)}")
+    parser.add_argument("name", nargs="?", default="", help=f"of set and unset: {' or '.join(contexts.NAMES)}")
     parser.add_argument("value", nargs="?", default=None)
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
 
@@ -33,11 +33,11 @@ def execute(arguments: argparse.Namespace, session: CliSession) -> int:
         return _show(arguments, session)
     if not name or (word == "set") is (value is None):
         form = "set NAME VALUE" if word == "set" else "unset NAME"
-        raise InvalidError(f"config {word}: write slipway config {form}; NAME is {' or '.join(preferences.NAMES)}")
+        raise InvalidError(f"config {word}: write slipway config {form}; NAME is {' or '.join(contexts.NAMES)}")
     if name in _ELSEWHERE:
         raise InvalidError(f"{name}: is not set here; {_ELSEWHERE[name]}")
-    preferences.change(name, value if word == "set" else None)
-    now = getattr(preferences, name)()
+    contexts.change_preferences(name, value if word == "set" else None)
+    now = contexts.preferred_user() if name == "user" else contexts.preferred_workspace()
     session.terminal.line(f"{name} is {now.value} (from {now.origin})")
     if word == "set" and now.value != value:
         session.terminal.note(f"{now.origin} overrides the stored value")
@@ -49,8 +49,8 @@ def _show(arguments: argparse.Namespace, session: CliSession) -> int:
     rows = {
         "server": (server.url, server.origin),
         "token": ("***" if server.credential is not None else "", place),
-        "user": preferences.user(arguments.user),
-        "workspace": preferences.workspace(),
+        "user": contexts.preferred_user(arguments.user),
+        "workspace": contexts.preferred_workspace(),
     }
     file = str(contexts.folder() / contexts.FILE)
     if arguments.output == "json":

@@ -5,8 +5,8 @@ import json
 from typing import Any, cast
 
 from slipway.cli import main, output, table
-from slipway.cli.columns import one_line
 from slipway.cli.http import ApiResponse
+from slipway.cli.table import one_line
 from slipway.cli.verb import CliSession, CliVerb, object_name, refuse_names
 from slipway.errors import InvalidError
 

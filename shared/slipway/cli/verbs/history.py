@@ -10,7 +10,7 @@ from slipway.cli import labels, main, output, table
 from slipway.cli.http import Query
 from slipway.cli.verb import CliSession, CliVerb, whole_number
 from slipway.errors import InvalidError
-from slipway.model.duration import format_duration, parse_duration
+from slipway.model.times import format_duration, parse_duration
 
 Json = dict[str, Any]
 LIMIT = 50

@@ -13,7 +13,7 @@ from slipway.cli.verbs import listing
 from slipway.errors import InvalidError
 from slipway.model.numbers import number_in
 from slipway.model.state_words import JobState
-from slipway.sdk import preferences
+from slipway.sdk import contexts
 
 Json = dict[str, Any]
 _WORDS = ("ls", "show", "create", "update", "update-batch", "move", "kill", "rm")
@@ -162,7 +162,7 @@ def _member_row(item: Json) -> list[str]:
 
 
 def _create(arguments: argparse.Namespace, session: CliSession, name: str) -> int:
-    workspace = preferences.workspace(arguments.workspace).value
+    workspace = contexts.preferred_workspace(arguments.workspace).value
     body = {"name": name, "workspace": workspace, **_changes(arguments, without="queue")}
     view: Json = session.api.post("/jobs", body)
     session.terminal.line(
@@ -207,7 +207,7 @@ def _batch(arguments: argparse.Namespace, session: CliSession) -> int:
             "job update-batch: nothing to change: write slipway job update-batch NAME.priority=70 OTHER.max-slots=4"
         )
     updates: dict[str, Json] = {}
-    workspace = preferences.workspace(arguments.workspace).value
+    workspace = contexts.preferred_workspace(arguments.workspace).value
     for word in arguments.names:
         target, field, value = _parsed(word)
         item = updates.setdefault(target, {"job": target, "workspace": workspace})
@@ -270,7 +270,7 @@ def _call(
     arguments: argparse.Namespace, session: CliSession, method: str, rest: str = "", body: Any = None
 ) -> ApiResponse:
     """Call the API about the named job."""
-    query = {"workspace": preferences.workspace(arguments.workspace).value}
+    query = {"workspace": contexts.preferred_workspace(arguments.workspace).value}
     return session.api.call(method, f"/jobs/{_name(arguments)}{rest}", query=query, body=body)
 
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 from slipway.cli import equivalents, labels, main, output, table
-from slipway.cli.columns import one_line
 from slipway.cli.follow import AWAY_S
 from slipway.cli.http import ApiResponse
+from slipway.cli.table import one_line
 from slipway.cli.verb import CliSession, CliVerb, optional_name, refuse_names
 from slipway.errors import ExpiredError, InvalidError, NotFoundError, TransientError
-from slipway.model.duration import format_duration
+from slipway.model.times import format_duration
 
 Json = dict[str, Any]
 WATCH_S = 1.0

@@ -9,10 +9,10 @@ from slipway.cli import labels, main, output
 from slipway.cli.follow import wait_until
 from slipway.cli.verb import CliSession, CliVerb, allocation_id, command_line, optional_name, whole_number
 from slipway.errors import InvalidError, NotFoundError, PermanentError
-from slipway.model.duration import parse_duration
 from slipway.model.numbers import number_in
+from slipway.model.times import parse_duration
 from slipway.runtime.tasks import TaskGroup
-from slipway.sdk import preferences
+from slipway.sdk import contexts
 
 Json = dict[str, Any]
 
@@ -136,7 +136,7 @@ def _awaited(arguments: argparse.Namespace, session: CliSession) -> list[str]:
         raise InvalidError("wait: give at least one ID, or --job J, not both")
     if arguments.ids:
         return [str(session.api.get(f"/allocations/{id_}")["id"]) for id_ in arguments.ids]
-    workspace = preferences.workspace(arguments.workspace).value
+    workspace = contexts.preferred_workspace(arguments.workspace).value
     query = {"job": arguments.job, "workspace": workspace, "fields": "id"}
     found = [str(view["id"]) for view in output.items_of(output.listed(session.api, "/allocations", query))]
     if not found:

@@ -6,8 +6,7 @@ import time
 from pathlib import Path
 
 from slipway.cli import main
-from slipway.cli.rank_files import RankFiles, RankPath
-from slipway.cli.unpacking import Unpacked
+from slipway.cli.rank_files import RankFiles, RankPath, Unpacked
 from slipway.cli.verb import CliSession, CliVerb, whole_number
 from slipway.errors import InvalidError
 

@@ -13,8 +13,8 @@ from concurrent.futures import TimeoutError as NotYetError
 
 from slipway.cli import rank_session
 from slipway.cli.attach import raw_terminal, write_out
-from slipway.cli.columns import one_line
 from slipway.cli.rank_session import RankSession
+from slipway.cli.table import one_line
 from slipway.cli.verb import CliSession, CliVerb, allocation_id, whole_number
 from slipway.errors import InvalidError, PermanentError
 from slipway.model.exec_channels import NOT_FOUND_CODE, PIECE_BYTES, CommandEnd

@@ -8,8 +8,8 @@ import argparse
 from typing import Any, cast
 
 from slipway.cli import main, output
-from slipway.cli.columns import escape_controls_in_json
 from slipway.cli.dry_run import tell
+from slipway.cli.table import escape_controls_in_json
 from slipway.cli.terminal import Terminal
 from slipway.cli.verb import CliSession, CliVerb, allocation_id
 from slipway.cli.verbs.apply import bodies_of, located

@@ -9,9 +9,19 @@ import termios
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from slipway.cli import array, dry_run, equivalents, http, labels, launch, main, output, replicas, upload
+from slipway.cli import dry_run, equivalents, http, labels, launch, main, output, replicas, upload
 from slipway.cli.follow import AllocationFollower, wait_until
 from slipway.cli.http import new_key
+from slipway.cli.replicas import (
+    REQUEST_MAX,
+    Array,
+    array_of,
+    command_for_the_rest,
+    common_of,
+    differences_of,
+    job_of,
+    written,
+)
 from slipway.cli.verb import CliSession, CliVerb, allocation_id, command_line, whole_number
 from slipway.errors import AlreadyExistsError, ControlPlaneError, DeadlineError, InvalidError
 
@@ -122,17 +132,17 @@ def _launch_array(session: CliSession, body: launch.Json, arguments: argparse.Na
     if arguments.wait or arguments.follow or arguments.dry_run or equivalents.asked(arguments):
         detail = "cannot be combined with --follow, --wait, --dry-run or --as; leave one of them out"
         raise InvalidError(f"--array: {detail}")
-    wanted = array.array_of(arguments.array)
+    wanted = array_of(arguments.array)
     if arguments.job and wanted.at_once:
         raise InvalidError(
             f"--array: job {arguments.job} limits how many run at once; leave %{wanted.at_once} or --job out"
         )
     body.setdefault("name", launch.made_up_name("training"))
-    new_job = None if arguments.job else array.job_of(body, wanted)
+    new_job = None if arguments.job else job_of(body, wanted)
     upload.add_files(session, body, arguments)
     if new_job is not None:
         _make_job(session, new_job)
-    launches = _ArrayLaunches(session, array.common_of(body, wanted), wanted, arguments)
+    launches = _ArrayLaunches(session, common_of(body, wanted), wanted, arguments)
     launches.send()
     show, wait = (command_line(*words, launches.common["job"]) for words in (("job", "show"), ("wait", "--job")))
     session.terminal.note(
@@ -157,9 +167,7 @@ class _ArrayLaunches:
 
     All requests have one Idempotency-Key, so no index is launched twice when a request is repeated."""
 
-    def __init__(
-        self, session: CliSession, common: launch.Json, wanted: array.Array, arguments: argparse.Namespace
-    ) -> None:
+    def __init__(self, session: CliSession, common: launch.Json, wanted: Array, arguments: argparse.Namespace) -> None:
         self.common = common
         self._session = session
         self._wanted = wanted
@@ -170,8 +178,8 @@ class _ArrayLaunches:
     def send(self) -> None:
         """Launch all; after an interrupt or a refusal, print the remaining indexes and the command for them."""
         try:
-            for start in range(0, len(self._wanted.indexes), array.REQUEST_MAX):
-                self._send_part(self._wanted.indexes[start : start + array.REQUEST_MAX])
+            for start in range(0, len(self._wanted.indexes), REQUEST_MAX):
+                self._send_part(self._wanted.indexes[start : start + REQUEST_MAX])
         except (ControlPlaneError, KeyboardInterrupt):
             self._tell_what_is_left()
             raise
@@ -179,7 +187,7 @@ class _ArrayLaunches:
     def _send_part(self, indexes: Sequence[int]) -> None:
         """Repeat the request while each answer launches more. Raises DeadlineError when an answer launches none."""
         while left := [index for index in indexes if index not in self._launched]:
-            differences = array.differences_of(self.common, array.Array(tuple(left)))
+            differences = differences_of(self.common, Array(tuple(left)))
             answer = self._session.api.call(
                 "POST",
                 "/allocations/launches",
@@ -212,11 +220,11 @@ class _ArrayLaunches:
         left = [index for index in self._wanted.indexes if index not in self._launched]
         if not left:
             return
-        launched = f": {array.written(sorted(self._launched))}" if self._launched else ""
-        again = array.command_for_the_rest(self._session.words, self.common, left=left, key=self._key)
+        launched = f": {written(sorted(self._launched))}" if self._launched else ""
+        again = command_for_the_rest(self._session.words, self.common, left=left, key=self._key)
         count = f"{len(self._launched)} of {len(self._wanted.indexes)} are launched{launched}"
         rest = "This command launches the rest, and nothing twice:"
-        self._session.terminal.note(f"{count}. Left: {array.written(left)}.\n{rest}\n  {again}")
+        self._session.terminal.note(f"{count}. Left: {written(left)}.\n{rest}\n  {again}")
 
 
 def launch_and_follow(

@@ -70,8 +70,7 @@ def attach(
     session: CliSession, view: Json, arguments: argparse.Namespace, command: tuple[str, ...] = (), *, named: str = ""
 ) -> int:
     """Attach until the program ends or the user detaches; return the program's exit code."""
-    from slipway.cli.attach import DETACH_NAME, Attachment
-    from slipway.cli.remote import SessionRequest
+    from slipway.cli.attach import DETACH_NAME, Attachment, SessionRequest
 
     id_, terminal = str(view["id"]), session.terminal
     if labels.has_ended(view):

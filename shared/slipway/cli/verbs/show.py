@@ -9,7 +9,7 @@ from slipway.cli.terminal import STATE_COLOURS
 from slipway.cli.verb import CliSession, CliVerb, allocation_id
 from slipway.cli.verbs.streams import all_events, event_text
 from slipway.crd.meta import API_GROUP
-from slipway.model.duration import format_duration
+from slipway.model.times import format_duration
 
 Json = dict[str, Any]
 AWAITED_SHOWN_MAX = 4

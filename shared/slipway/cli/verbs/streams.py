@@ -8,9 +8,9 @@ from typing import Any, cast
 
 from slipway.cli import labels, main, output, table
 from slipway.cli.background import events_of, lines_of
-from slipway.cli.columns import one_line
 from slipway.cli.follow import is_event, line_text
 from slipway.cli.http import ApiResponse
+from slipway.cli.table import one_line
 from slipway.cli.verb import CliSession, CliVerb, allocation_id, whole_number
 from slipway.errors import InvalidError, NotFoundError
 

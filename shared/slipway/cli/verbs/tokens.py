@@ -20,8 +20,7 @@ from slipway.cli.verb import CliSession, CliVerb, object_name, refuse_names
 from slipway.errors import InvalidError, NotFoundError
 from slipway.model import apitokens
 from slipway.model.apitokens import EVERYWHERE, Role, TokenRecord
-from slipway.model.duration import parse_duration
-from slipway.model.times import format_time
+from slipway.model.times import format_time, parse_duration
 from slipway.runtime.clock import SystemClock
 from slipway.sdk import credentials
 

@@ -14,7 +14,7 @@ from slipway.cli.screen import Screen, whole_screen
 from slipway.cli.terminal import Terminal
 from slipway.cli.verb import CliSession, CliVerb
 from slipway.errors import TransientError
-from slipway.model.duration import format_duration
+from slipway.model.times import format_duration
 
 Json = dict[str, Any]
 EVERY_S = 2.0

@@ -6,7 +6,7 @@ from typing import Any, cast
 from slipway.cli import labels, main, output, table
 from slipway.cli.verb import CliSession, CliVerb
 from slipway.errors import InvalidError
-from slipway.model.duration import format_duration
+from slipway.model.times import format_duration
 
 Json = dict[str, Any]
 _FILTERS = ("workspace", "owner", "pool", "queue", "kind")

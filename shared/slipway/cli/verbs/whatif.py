@@ -7,7 +7,7 @@ from slipway.cli import output, table, yamlfile
 from slipway.cli.terminal import Terminal
 from slipway.cli.verb import CliSession, CliVerb
 from slipway.errors import InvalidError
-from slipway.model.duration import format_duration, parse_duration
+from slipway.model.times import format_duration, parse_duration
 
 Json = dict[str, Any]
 _COUNTS = ("count", "gpus", "pods")

@@ -3,31 +3,81 @@
 The simulation runs the checks after every run; chaos runs and live audits run them too, read-only. The ids are stable,
 because gauges and reports use them. A check does not run when evidence that it needs is missing. Such a check does not
 confirm its promise: `verdicts` lists the checks that ran. Pure.
+
+The evidence that a check needs before the absence of violations means anything. Pure.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
 
 import msgspec
 
-from slipway.ops.audit import (
-    bounds,
-    capacity,
-    clients,
-    disclosure,
-    exits,
-    flows,
-    gangs,
-    hints,
-    ledgers,
-    lives,
-    logs,
-    preemptions,
-    quiet,
-    rest,
-    usage,
+from slipway.ops.audit import bounds, capacity, clients, exits, gangs, ledgers, lives, logs, preemptions, rest, streams
+from slipway.ops.audit.clients import (
+    objects_stay_at_home,
+    secrets_stay_out_of_objects,
+    secrets_stay_out_of_text,
+    workspaces_keep_apart,
 )
 from slipway.ops.audit.evidence import AuditEvidence, InvariantViolation
-from slipway.ops.audit.evidence_kinds import EvidenceKind, lacking
+from slipway.ops.audit.rest import (
+    everything_is_as_desired,
+    nobody_writes_at_rest,
+    restarts_change_nothing,
+    usage_is_exact,
+)
+
+
+class EvidenceKind(StrEnum):
+    """One kind of evidence. The value is its description."""
+
+    EVERY_VERSION = "every version of every object"
+    BEGINNING = "the history from its beginning"
+    WRITERS = "the writer of each version"
+    REST = "an observation at rest"
+    STREAMS = "the event streams"
+    REQUESTS = "the requests of the services"
+    PROMISES = "the answers that clients received"
+    ACKS = "which hints were acknowledged"
+    DELIVERIES = "how often each hint was delivered"
+    CONSUMERS = "the members of the consumer groups"
+    ANSWERS = "the clients' log"
+    SECRETS = "planted secrets"
+    TENANTS = "the strings that the test planted in workspaces"
+    SPOKEN = "all texts that the services put out"
+    SIZES = "samples of sizes"
+    RESTARTS = "the times of restarts of all services"
+    LOGS = "the stored logs"
+    PRINTED = "the output of each rank"
+    RULES = "the rules that the API server holds"
+    SILENCE = "the time since which there was no work to do"
+
+
+def lacking(evidence: AuditEvidence) -> frozenset[EvidenceKind]:
+    """Return the kinds that this evidence lacks."""
+    known = {
+        EvidenceKind.EVERY_VERSION: not evidence.is_sampled,
+        EvidenceKind.BEGINNING: not evidence.starts_late,
+        EvidenceKind.WRITERS: evidence.has_writers,
+        EvidenceKind.REST: evidence.is_at_rest,
+        EvidenceKind.STREAMS: evidence.has_streams,
+        EvidenceKind.REQUESTS: bool(evidence.requests),
+        EvidenceKind.PROMISES: bool(evidence.promises or evidence.answers),
+        EvidenceKind.ACKS: bool(evidence.acked),
+        EvidenceKind.DELIVERIES: bool(evidence.deliveries),
+        EvidenceKind.CONSUMERS: bool(evidence.consumers),
+        EvidenceKind.ANSWERS: bool(evidence.answers),
+        EvidenceKind.SECRETS: any(canary.is_secret for canary in evidence.canaries),
+        EvidenceKind.TENANTS: any(canary.workspace for canary in evidence.canaries),
+        EvidenceKind.SPOKEN: bool(evidence.spoken),
+        EvidenceKind.SIZES: bool(evidence.measures),
+        EvidenceKind.RESTARTS: bool(evidence.restarts),
+        EvidenceKind.LOGS: evidence.logs is not None,
+        EvidenceKind.PRINTED: bool(evidence.printed),
+        EvidenceKind.RULES: evidence.crd_rules is not None,
+        EvidenceKind.SILENCE: evidence.rest_from is not None,
+    }
+    return frozenset(need for need, is_known in known.items() if not is_known)
 
 
 class InvariantCheck(msgspec.Struct, frozen=True):
@@ -105,7 +155,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         "I8",
         "all transitions are legal",
-        (InvariantCheck(lives.transitions_are_legal), InvariantCheck(flows.writes_are_allowed, (_N.REQUESTS,))),
+        (InvariantCheck(lives.transitions_are_legal), InvariantCheck(streams.writes_are_allowed, (_N.REQUESTS,))),
     ),
     Invariant(
         "I9",
@@ -147,37 +197,37 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         "I14",
         "each stream is strictly ordered and contiguous, with one payload for each seq",
-        (InvariantCheck(flows.streams_are_ordered, (_N.STREAMS,)),),
+        (InvariantCheck(streams.streams_are_ordered, (_N.STREAMS,)),),
     ),
     Invariant(
         "I15",
         "at rest each stream is complete",
-        (InvariantCheck(flows.streams_are_complete, (_N.STREAMS,)),),
+        (InvariantCheck(streams.streams_are_complete, (_N.STREAMS,)),),
     ),
     Invariant(
         "I16",
         "no pending hint, idle consumer or unexplained dead letter is left",
         (
-            InvariantCheck(hints.nothing_stays_pending, (_N.REST, _N.STREAMS)),
-            InvariantCheck(hints.nothing_is_lost, (_N.DELIVERIES, _N.REST)),
-            InvariantCheck(hints.consumers_leave, (_N.CONSUMERS,)),
-            InvariantCheck(hints.dead_letters_are_named, (_N.DELIVERIES,)),
+            InvariantCheck(streams.nothing_stays_pending, (_N.REST, _N.STREAMS)),
+            InvariantCheck(streams.nothing_is_lost, (_N.DELIVERIES, _N.REST)),
+            InvariantCheck(streams.consumers_leave, (_N.CONSUMERS,)),
+            InvariantCheck(streams.dead_letters_are_named, (_N.DELIVERIES,)),
         ),
     ),
     Invariant(
         "I17",
         "a hint that always fails is a dead letter after five deliveries, and delays no other hint",
         (
-            InvariantCheck(hints.poison_is_set_aside, (_N.DELIVERIES,)),
-            InvariantCheck(hints.poison_delays_nobody, (_N.DELIVERIES,)),
+            InvariantCheck(streams.poison_is_set_aside, (_N.DELIVERIES,)),
+            InvariantCheck(streams.poison_delays_nobody, (_N.DELIVERIES,)),
         ),
     ),
     Invariant(
         "I18",
         "60 s after the last fault every object has its desired state, and from then on only leases are written",
         (
-            InvariantCheck(quiet.everything_is_as_desired),
-            InvariantCheck(quiet.nobody_writes_at_rest, (_N.SILENCE, _N.WRITERS)),
+            InvariantCheck(everything_is_as_desired),
+            InvariantCheck(nobody_writes_at_rest, (_N.SILENCE, _N.WRITERS)),
         ),
     ),
     Invariant(
@@ -209,16 +259,16 @@ INVARIANTS: tuple[Invariant, ...] = (
         "I22",
         "no answer to one workspace contains data of another",
         (
-            InvariantCheck(disclosure.workspaces_keep_apart, (_N.TENANTS,)),
-            InvariantCheck(disclosure.objects_stay_at_home),
+            InvariantCheck(workspaces_keep_apart, (_N.TENANTS,)),
+            InvariantCheck(objects_stay_at_home),
         ),
     ),
     Invariant(
         "I23",
         "secrets never reach Redis, ConfigMaps, events, logs, URLs or metrics",
         (
-            InvariantCheck(disclosure.secrets_stay_out_of_text, (_N.SECRETS, _N.SPOKEN)),
-            InvariantCheck(disclosure.secrets_stay_out_of_objects, (_N.SECRETS,)),
+            InvariantCheck(secrets_stay_out_of_text, (_N.SECRETS, _N.SPOKEN)),
+            InvariantCheck(secrets_stay_out_of_objects, (_N.SECRETS,)),
         ),
     ),
     Invariant(
@@ -234,12 +284,12 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         "I25",
         "a restart of all services writes to no pod and changes no phase",
-        (InvariantCheck(quiet.restarts_change_nothing, (_N.RESTARTS,)),),
+        (InvariantCheck(restarts_change_nothing, (_N.RESTARTS,)),),
     ),
     Invariant(
         "I26",
         "the daily totals contain each ended allocation once, to the millisecond",
-        (InvariantCheck(usage.usage_is_exact, (_N.REST, _N.BEGINNING, _N.EVERY_VERSION)),),
+        (InvariantCheck(usage_is_exact, (_N.REST, _N.BEGINNING, _N.EVERY_VERSION)),),
     ),
     Invariant(
         "I27",
@@ -254,12 +304,12 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         "ACK",
         "a hint is acknowledged only after its effect",
-        (InvariantCheck(hints.hints_are_acked_after_their_effect, (_N.ACKS,)),),
+        (InvariantCheck(streams.hints_are_acked_after_their_effect, (_N.ACKS,)),),
     ),
     Invariant(
         "FENCE",
         "every bind and delete request has a uid, every replacement has a version",
-        (InvariantCheck(flows.writes_carry_fences, (_N.REQUESTS,)),),
+        (InvariantCheck(streams.writes_carry_fences, (_N.REQUESTS,)),),
     ),
 )
 """In the order in which they are reported."""

@@ -12,7 +12,7 @@ from slipway.model.exitcodes import is_start_interrupted
 from slipway.model.lifecycle import RANK_ENDS, Phase
 from slipway.model.reasons import Reason, Result
 from slipway.ops.audit.evidence import AllocationVersion, AuditEvidence, InvariantViolation, PodVersion
-from slipway.ops.audit.labels import attempt_of, owner_of, rank_of
+from slipway.ops.audit.records import attempt_of, owner_of, rank_of
 
 _OF_AN_EXIT = (Reason.RANK_FAILED, Reason.OUT_OF_MEMORY)
 """Reasons that require the exit of a container."""

@@ -10,7 +10,7 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.objects import Pod
 from slipway.model.lifecycle import Phase
 from slipway.ops.audit.evidence import AllocationVersion, AuditEvidence, InvariantViolation, PodVersion
-from slipway.ops.audit.labels import attempt_of, owner_of, rank_of
+from slipway.ops.audit.records import attempt_of, owner_of, rank_of
 from slipway.pods.podspec import SCHEDULER_NAME
 
 ORPHAN_RUN_S = 30.0

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from slipway.crd.facts import spec_facts
 from slipway.crd.members import members
 from slipway.crd.v1alpha1 import Allocation, ResourcePool, WireDecision
-from slipway.kube.facts import pod_fact
+from slipway.facts.core_objects import pod_fact
+from slipway.facts.custom_resources import spec_facts
 from slipway.kube.objects import Node, Pod
 from slipway.model.lifecycle import Phase
 from slipway.model.resources import PODS, Resources

@@ -11,13 +11,12 @@ from itertools import pairwise
 from slipway.crd.members import pod_uids
 from slipway.crd.transitions import leaving_ranks, ring_of
 from slipway.crd.v1alpha1 import Allocation, ResourcePool, WireDecision
-from slipway.model.duration import stored_duration
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.reasons import Reason
-from slipway.model.times import parse_time
+from slipway.model.times import parse_time, stored_duration
 from slipway.ops.audit.evidence import AllocationVersion, AuditEvidence, InvariantViolation
 from slipway.ops.audit.gangs import lost_nodes
-from slipway.ops.audit.labels import attempt_of, owner_of, rank_of
+from slipway.ops.audit.records import attempt_of, owner_of, rank_of
 from slipway.pods.ended import is_replaced, recorded
 
 _EVICT, _NOMINATE = "evict", "nominate"

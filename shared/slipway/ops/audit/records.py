@@ -1,6 +1,8 @@
 """The records of an audit: versions, requests, starts, promises, answers, deliveries, sizes.
 
 Pure data; `evidence.py` combines them.
+
+The owner of a pod, read from its labels. Pure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, LABEL_RANK
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.objects import Pod
 from slipway.model.ids import AllocationId
@@ -272,3 +275,23 @@ class PodVersion(msgspec.Struct, frozen=True):
     version: Version
     pod: Pod
     before: Pod | None
+
+
+def owner_of(pod: Pod) -> str:
+    """Return the uid of the pod's allocation; empty when the pod is not ours."""
+    return pod.metadata.labels.get(LABEL_ALLOCATION_UID, "")
+
+
+def attempt_of(pod: Pod) -> int:
+    """Return the attempt of the pod; 0 when it has no such label."""
+    return _number(pod, LABEL_ATTEMPT)
+
+
+def rank_of(pod: Pod) -> int:
+    """Return the rank of the pod; 0 when it has no such label."""
+    return _number(pod, LABEL_RANK)
+
+
+def _number(pod: Pod, label: str) -> int:
+    text = pod.metadata.labels.get(label, "")
+    return int(text) if text.isdigit() else 0

@@ -1,25 +1,40 @@
 """Checks of the end, at rest: gangs run completely or not at all, and nothing is left over.
 
 I6, I11. Pure: evidence in, violations out.
+
+Checks of rest: the desired state is reached, then no service writes, and a restart of all services changes nothing.
+
+I18, I25. Pure: evidence in, violations out.
+
+Checks of accounting: at rest, the daily totals contain each ended allocation once, to the millisecond.
+
+I26. Pure: evidence in, violations out.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
-from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, TEARDOWN_FINALIZER
+import msgspec
+
+from slipway.accounting.daily_totals import LABEL_USAGE, Key, bills_of, decode, name_of
+from slipway.accounting.usage import sum_of
+from slipway.crd.figures import DayTotals, DayUsage, TotalsRow
+from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, TEARDOWN_FINALIZER, condition_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.model.lifecycle import Phase
 from slipway.ops.audit.evidence import (
     CONFIG_MAPS,
     PODS,
     SERVICES,
+    AllocationVersion,
     AuditEvidence,
     InvariantViolation,
     PodVersion,
     Version,
 )
-from slipway.ops.audit.gangs import is_live
-from slipway.ops.audit.labels import attempt_of, owner_of
+from slipway.ops.audit.gangs import grace_of, is_live
+from slipway.ops.audit.records import attempt_of, owner_of
 
 OURS = (PODS, CONFIG_MAPS, SERVICES)
 
@@ -121,3 +136,148 @@ def _short(allocation: Allocation, ranks: set[int]) -> Iterator[tuple[str, int, 
     least = spec.min_available if spec.min_available is not None else total or 1
     if len(ranks) < least:
         yield "", len(ranks), least
+
+
+LEASES = "leases"
+_SAID_MAX = 3
+
+
+def everything_is_as_desired(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
+    """I18: a while after the last change and the last fault, no allocation is in an intermediate state, and stopped
+    ones have ended.
+    """
+    for history in evidence.allocations.values():
+        end = history[-1]
+        if end.version.is_deletion or not evidence.is_settled(end.version):
+            continue
+        phase, status = end.allocation.status.phase, end.allocation.status
+        if condition_of(status.conditions, "Stuck") is not None:
+            continue
+        waited = evidence.end_at - max(end.version.at, evidence.last_fault_at or 0.0)
+        if _is_to_stop(end) and phase is not Phase.TERMINATED and _is_overdue(evidence, end, waited):
+            yield _broken(end, f"must stop, but is still {phase}")
+        elif phase is Phase.ASSIGNED and status.release is None:
+            yield _broken(end, "is placed but not launched")
+        elif phase is Phase.TERMINATING and _is_overdue(evidence, end, waited):
+            yield _broken(end, "does not end")
+
+
+def nobody_writes_at_rest(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
+    """I18: when no work is left, no service writes anything but leases."""
+    said = 0
+    for version in evidence.versions:
+        since = evidence.rest_from
+        if since is None or version.at <= since or not version.writer or version.resource.startswith(LEASES):
+            continue
+        said += 1
+        if said <= _SAID_MAX:
+            message = f"{version.writer} writes {version.resource} at rest"
+            yield InvariantViolation(invariant="I18", subject=version.name, message=message, version=version.number)
+
+
+def restarts_change_nothing(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
+    """I25: while all services restart and no workload changes, no pod is written and no phase changes."""
+    for span in evidence.restarts:
+        for version in evidence.of(PODS):
+            if span.begun_at <= version.at <= span.ended_at and _is_ours(version, evidence):
+                yield InvariantViolation(
+                    invariant="I25", subject=version.name, message="a restart writes a pod", version=version.number
+                )
+        for history in evidence.allocations.values():
+            for before, after in pairwise(history):
+                old, new = before.allocation.status, after.allocation.status
+                is_within = span.begun_at <= after.version.at <= span.ended_at
+                if is_within and (old.phase, old.attempt) != (new.phase, new.attempt):
+                    yield _broken(
+                        after, f"a restart changes its phase from {old.phase} to {new.phase}", invariant="I25"
+                    )
+
+
+def _is_to_stop(item: AllocationVersion) -> bool:
+    return item.allocation.spec.desired == "Stopped" or item.allocation.metadata.deletion_timestamp is not None
+
+
+def _is_overdue(evidence: AuditEvidence, item: AllocationVersion, waited_s: float) -> bool:
+    return evidence.is_at_rest or waited_s > grace_of(evidence, item.allocation.metadata.uid)
+
+
+def _is_ours(version: Version, evidence: AuditEvidence) -> bool:
+    """Whether one of our services wrote this version of a pod: by its writer, or by the fields that changed."""
+    if evidence.has_writers:
+        return bool(version.writer)
+    return version.before is None or version.is_deletion or _ours(version.obj) != _ours(version.before)
+
+
+def _ours(pod: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the fields that a node never writes."""
+    meta = pod["metadata"]
+    return (
+        pod.get("spec"),
+        meta.get("labels"),
+        meta.get("annotations"),
+        meta.get("finalizers"),
+        meta.get("deletionTimestamp"),
+    )
+
+
+def _broken(item: AllocationVersion, message: str, *, invariant: str = "I18") -> InvariantViolation:
+    return InvariantViolation(
+        invariant=invariant, subject=item.allocation.metadata.name, message=message, version=item.version.number
+    )
+
+
+Sums = dict[tuple[str, Key], tuple[DayUsage, int]]
+"""{(day, key of a totals row): (usage, number of ended allocations)}."""
+
+
+def usage_is_exact(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
+    """I26: the totals are the sum of all finished allocations: nothing is missing, nothing is counted twice."""
+    expected, found = _expected(evidence), _found(evidence)
+    for key in sorted(expected.keys() | found.keys()):
+        if expected.get(key) != found.get(key):
+            day, whose = key
+            message = f"{day}: the totals say {found.get(key)}, but the allocations say {expected.get(key)}"
+            yield InvariantViolation(invariant="I26", subject="/".join(whose), message=message)
+
+
+def was_released(history: list[Allocation]) -> bool:
+    """Whether the allocation ended and had the last finalizer, which is removed now."""
+    last = history[-1]
+    had_it = any(TEARDOWN_FINALIZER in each.metadata.finalizers for each in history)
+    return had_it and last.status.phase is Phase.TERMINATED and TEARDOWN_FINALIZER not in last.metadata.finalizers
+
+
+def _expected(evidence: AuditEvidence) -> Sums:
+    sums: Sums = {}
+    for versions in evidence.allocations.values():
+        history = [each.allocation for each in versions]
+        if versions[-1].version.is_deletion:
+            # Its last state still shows the finalizer, because removing the finalizer was the deletion.
+            history[-1] = _unheld(history[-1])
+        if not was_released(history):
+            continue
+        for day, bill in bills_of(history[-1]).items():
+            usage, ended = sums.get((day, bill.key), (DayUsage(), 0))
+            sums[day, bill.key] = (sum_of([usage, bill.usage]), ended + bill.ended)
+    return sums
+
+
+def _unheld(allocation: Allocation) -> Allocation:
+    meta = msgspec.structs.replace(allocation.metadata, finalizers=[])
+    return msgspec.structs.replace(allocation, metadata=meta)
+
+
+def _found(evidence: AuditEvidence) -> Sums:
+    sums: Sums = {}
+    for version in evidence.last((CONFIG_MAPS,)).values():
+        if LABEL_USAGE not in version.obj["metadata"].get("labels", {}):
+            continue
+        day = version.name.removeprefix(name_of(""))
+        totals: DayTotals = decode(version.obj.get("data", {}))
+        for row in totals.rows:
+            sums[day, _key_of(row)] = (sum_of([row]), row.ended)
+    return sums
+
+
+def _key_of(row: TotalsRow) -> Key:
+    return row.workspace, row.user, row.pool, row.queue, row.kind

@@ -11,9 +11,8 @@ from slipway.errors import InvalidError
 from slipway.kube import client
 from slipway.kube.client import KubeClient
 from slipway.model.times import format_time
-from slipway.ops.backup import file
-from slipway.ops.backup.backup import BackupJob
-from slipway.ops.backup.file import FORMAT, Header
+from slipway.ops.backup import backup
+from slipway.ops.backup.backup import FORMAT, BackupJob, Header
 from slipway.ops.backup.restore import RestoredObject, RestoreJob
 from slipway.runtime.clock import SystemClock, SystemRandom
 from slipway.runtime.service import version
@@ -46,7 +45,7 @@ def run_backup(place: BackupTarget, path: Path, *, with_secrets: bool, secrets: 
         header = Header(
             slipway_backup=FORMAT, created_at=format_time(began), version=version(), namespace=place.namespace
         )
-        file.write(path, header, lines)
+        backup.write_file(path, header, lines)
         counts: dict[str, int] = {}
         for line in lines:
             counts[line.kind] = counts.get(line.kind, 0) + 1
@@ -62,7 +61,7 @@ def run_restore(place: BackupTarget, path: Path, *, is_dry: bool) -> tuple[Heade
         OSError, InvalidError: the file is no backup, or services are running, which is not allowed.
         ControlPlaneError: the cluster cannot be reached.
     """
-    header, lines = file.read(path)
+    header, lines = backup.read_file(path)
     if header.namespace != place.namespace:
         raise InvalidError(
             f"the backup is of namespace {header.namespace}; restore it with --namespace {header.namespace}"

@@ -34,8 +34,8 @@ from slipway.model.ids import allocation_id
 from slipway.model.lifecycle import Phase
 from slipway.model.position import default_position
 from slipway.model.times import parse_time
-from slipway.ops.backup import kinds
-from slipway.ops.backup.file import BackupLine, BackupObject
+from slipway.ops.backup import backup
+from slipway.ops.backup.backup import BackupLine, BackupObject
 from slipway.runtime.clock import Clock
 
 QUIET_S = 5.0
@@ -102,11 +102,11 @@ class RestoreJob:
 
     async def _put(self, line: BackupLine) -> RestoredObject:
         meta = line.object.metadata
-        resource = kinds.RESOURCES.get(line.kind)
+        resource = backup.RESOURCES.get(line.kind)
         if resource is None:
             return _outcome(line, RestoreOutcome.FAILED, "this command does not know the kind")
         if meta.deletion_timestamp:
-            if line.kind == kinds.WORKSPACES.kind:
+            if line.kind == backup.WORKSPACES.kind:
                 self._ending.add(meta.name)
             return _outcome(line, RestoreOutcome.LEFT_OUT, "it was being deleted")
         if meta.namespace in self._ending:
@@ -128,27 +128,27 @@ class RestoreJob:
         """Keep an existing object. Only a namespace gets the label of a workspace, as the setup does, a pool the epoch
         of its ledger, and an allocation of an interrupted restore its status.
         """
-        if line.kind == kinds.kind_of(kinds.KEPT_POOLS) and (status := _continued(line.object, found)):
+        if line.kind == backup.kind_of(backup.KEPT_POOLS) and (status := _continued(line.object, found)):
             if not self._is_dry:
                 await self._write_status(resource, found, status)
             return _outcome(line, RestoreOutcome.PRESENT, f"its ledger continues at epoch {status['epoch']}")
-        if line.kind == kinds.kind_of(kinds.KEPT_ALLOCATIONS) and _is_unfinished(line.object, found):
+        if line.kind == backup.kind_of(backup.KEPT_ALLOCATIONS) and _is_unfinished(line.object, found):
             lost = _lost_values(line.object)
             if not self._is_dry:
                 await self._finish(line.object, found, is_cancelled=bool(lost))
             return _outcome(line, RestoreOutcome.RESTORED, lost or "an earlier restore created it without its status")
         is_unlabelled = found.metadata.labels.get(LABEL_WORKSPACE) != "true"
-        if line.kind != kinds.WORKSPACES.kind or not is_unlabelled:
+        if line.kind != backup.WORKSPACES.kind or not is_unlabelled:
             return _outcome(line, RestoreOutcome.PRESENT)
         if not self._is_dry:
             annotations = {**line.object.metadata.annotations, **found.metadata.annotations}
             patch: RawObject = {"metadata": {"labels": {LABEL_WORKSPACE: "true"}, "annotations": annotations}}
-            await self._kube.patch(kinds.KEPT_NAMESPACES, found.metadata.name, patch)
+            await self._kube.patch(backup.KEPT_NAMESPACES, found.metadata.name, patch)
         return _outcome(line, RestoreOutcome.LABELLED)
 
     async def _create(self, line: BackupLine, resource: Any) -> RestoredObject:
         kept = line.object
-        if line.kind == kinds.kind_of(kinds.KEPT_ALLOCATIONS):
+        if line.kind == backup.kind_of(backup.KEPT_ALLOCATIONS):
             lost = _lost_values(kept)
             made = await self._made(resource, self._allocation(kept))
             await self._whole(resource, made, self._finish(kept, made, is_cancelled=bool(lost)))
@@ -157,10 +157,10 @@ class RestoreJob:
         body = msgspec.to_builtins(kept)
         body.pop("status", None)
         body["metadata"] = self._meta(kept.metadata)
-        if line.kind == kinds.WORKSPACES.kind:
+        if line.kind == backup.WORKSPACES.kind:
             body.pop("spec", None)
         made = await self._made(resource, body)
-        if line.kind == kinds.kind_of(kinds.KEPT_POOLS) and (status := _continued(kept, made)):
+        if line.kind == backup.kind_of(backup.KEPT_POOLS) and (status := _continued(kept, made)):
             await self._whole(resource, made, self._write_status(resource, made, status))
         self._uids[kept.metadata.uid] = made.metadata.uid
         return _outcome(line, RestoreOutcome.RESTORED)
@@ -212,11 +212,11 @@ class RestoreJob:
     async def _finish(self, kept: BackupObject, made: BackupObject, *, is_cancelled: bool) -> None:
         """Write the status of an allocation, then its cancel."""
         if status := _status(kept):
-            await self._write_status(kinds.KEPT_ALLOCATIONS, made, status)
+            await self._write_status(backup.KEPT_ALLOCATIONS, made, status)
         if is_cancelled or kept.spec.get("desired", "Running") == "Stopped":
             patch: RawObject = {"spec": {"desired": "Stopped"}}
             name, where = made.metadata.name, made.metadata.namespace
-            await self._surely(lambda: self._kube.patch(kinds.KEPT_ALLOCATIONS, name, patch, namespace=where))
+            await self._surely(lambda: self._kube.patch(backup.KEPT_ALLOCATIONS, name, patch, namespace=where))
 
     async def _write_status(self, resource: Any, made: BackupObject, status: RawObject) -> None:
         """Write a status, with retries. After a lost answer the version may be ours, so it is read again."""

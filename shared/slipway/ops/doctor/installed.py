@@ -2,23 +2,195 @@
 
 This module owns the queries to the API server. It changes nothing (a review is not stored). A check that may not run
 reports the missing permission.
+
+The objects that the doctor reads and the services do not, as plain JSON.
+
+The permissions that the accounts of the four services need: the chart's roles as a table, for the doctor's reviews.
+
+This table has no content of its own. A test compares it with the roles that the chart renders, and conformance compares
+those roles with the calls of the services. Pure.
 """
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
 from typing import Any, Protocol
 
-from slipway.crd.meta import API_VERSION, RawObject
+import msgspec
+
+from slipway.crd.meta import API_GROUP, API_VERSION, ObjectMeta, RawObject
 from slipway.crd.schema import crd_manifests
 from slipway.errors import DeniedError, NotFoundError
 from slipway.kube.ports import Creates, Gets, Lists
-from slipway.kube.resources import SUBJECT_ACCESS_REVIEWS
+from slipway.kube.resources import CRDS, SUBJECT_ACCESS_REVIEWS, Resource
 from slipway.ops.doctor.finding import Finding, failed, ok, skipped, warning
-from slipway.ops.doctor.objects import ACCOUNTS, DEFINITIONS, DEPLOYMENTS, POLICIES, POLICY_BINDINGS, AnyObject
-from slipway.ops.doctor.rights import ACCOUNTS as SERVICES
-from slipway.ops.doctor.rights import SETTING_OF, Right, RightScope, optional_rights, rights_of
 from slipway.runtime.tasks import TaskGroup
+
+
+class AnyObject(msgspec.Struct, frozen=True, kw_only=True):
+    """An object of any kind."""
+
+    metadata: ObjectMeta
+    spec: RawObject = {}
+    status: RawObject = {}
+
+    def condition(self, type_: str) -> str:
+        """Return the status of a condition: True, False, Unknown; empty when there is none."""
+        found: list[Any] = self.status.get("conditions") or []
+        return next((str(each.get("status", "")) for each in found if each.get("type") == type_), "")
+
+
+def _plain(group: str, plural: str, kind: str, *, namespaced: bool) -> Resource[AnyObject]:
+    return Resource(group=group, version="v1", plural=plural, kind=kind, namespaced=namespaced, struct=AnyObject)
+
+
+DEFINITIONS = _plain(CRDS.group, CRDS.plural, CRDS.kind, namespaced=False)
+DEPLOYMENTS = _plain("apps", "deployments", "Deployment", namespaced=True)
+SERVICE_ACCOUNTS = _plain("", "serviceaccounts", "ServiceAccount", namespaced=True)
+POLICIES = _plain(
+    "admissionregistration.k8s.io", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", namespaced=False
+)
+POLICY_BINDINGS = _plain(
+    "admissionregistration.k8s.io",
+    "validatingadmissionpolicybindings",
+    "ValidatingAdmissionPolicyBinding",
+    namespaced=False,
+)
+
+
+class RightScope(StrEnum):
+    """The scope in which a right is needed."""
+
+    CLUSTER = "cluster"
+    WORKSPACES = "workspaces"
+    """In every workspace; a right in the whole cluster is enough."""
+    OWN = "own"
+    """In the namespace of the services."""
+    WEBHOOKS = "webhooks"
+    """In the namespace of webhooks."""
+
+
+class Right(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """One verb on one resource (`pods/log`). With `name`, it is limited to one object."""
+
+    scope: RightScope
+    group: str
+    resource: str
+    verb: str
+    name: str = ""
+
+    def __str__(self) -> str:
+        group = f".{self.group}" if self.group else ""
+        return f"{self.verb} {self.resource}{group}{f' {self.name}' if self.name else ''}"
+
+
+_LEASES = "coordination.k8s.io"
+_READ, _WATCH, _FOLLOW = ("get", "list"), ("list", "watch"), ("get", "list", "watch")
+Rows = tuple[tuple[RightScope, str, tuple[str, ...], tuple[str, ...]], ...]
+_C, _W, _O = RightScope.CLUSTER, RightScope.WORKSPACES, RightScope.OWN
+
+_TABLE: dict[str, Rows] = {
+    "api": (
+        (_C, API_GROUP, ("allocations",), _FOLLOW),
+        (_C, API_GROUP, ("templates", "jobs", "resourcepools", "queues"), _READ),
+        (_C, "", ("namespaces", "pods", "resourcequotas"), _READ),
+        (_C, "", ("limitranges",), ("list",)),
+        (_C, "", ("persistentvolumeclaims", "persistentvolumes"), ("get",)),
+        (_C, "storage.k8s.io", ("storageclasses",), ("get",)),
+        (_C, "", ("nodes",), ("list", "patch", "watch")),
+        (_C, "authentication.k8s.io", ("tokenreviews",), ("create",)),
+        (_W, API_GROUP, ("allocations", "jobs"), ("create", "delete", "patch")),
+        (_W, API_GROUP, ("templates",), ("create", "delete", "update")),
+        (_W, "", ("pods/log",), ("get",)),
+        (_W, "", ("configmaps",), ("create", "delete", "get", "list", "patch")),
+        (_W, "", ("resourcequotas",), ("create", "delete", "patch")),
+        (_W, "", ("secrets",), ("create",)),
+        (RightScope.WEBHOOKS, "", ("secrets",), ("create", "delete", "get", "list", "update", "watch")),
+    ),
+    "scheduler": (
+        (_C, API_GROUP, ("allocations", "resourcepools"), _READ),
+        (_C, API_GROUP, ("resourcepools/status",), ("update",)),
+        (_C, API_GROUP, ("queues", "jobs"), ("list",)),
+        (_C, "", ("namespaces", "nodes", "pods", "limitranges", "resourcequotas"), ("list",)),
+        (_C, "", ("persistentvolumeclaims", "persistentvolumes"), ("get",)),
+        (_C, "storage.k8s.io", ("storageclasses",), ("get",)),
+        (_W, API_GROUP, ("allocations",), ("patch",)),
+        (_W, API_GROUP, ("allocations/status",), ("update",)),
+        (_O, _LEASES, ("leases",), ("create", "get", "update")),
+        (_O, "", ("configmaps",), ("get",)),
+    ),
+    "podworker": (
+        (_C, API_GROUP, ("allocations",), _READ),
+        (_C, API_GROUP, ("resourcepools",), ("get",)),
+        (_C, "", ("namespaces",), ("get",)),
+        (_C, "", ("configmaps", "services", "pods"), ("list",)),
+        (_C, "storage.k8s.io", ("storageclasses",), _READ),
+        (_W, API_GROUP, ("allocations/status",), ("update",)),
+        (_W, "", ("configmaps",), ("create", "delete", "get")),
+        (_W, "", ("services",), ("create", "delete", "get", "patch")),
+        (_W, "", ("pods",), ("create", "delete", "get", "patch")),
+        (_W, "", ("pods/binding",), ("create",)),
+        (_W, "", ("persistentvolumeclaims",), ("create", "get")),
+        (_W, "scheduling.k8s.io", ("podgroups",), ("create", "get")),
+    ),
+    "watcher": (
+        (_C, API_GROUP, ("allocations",), _FOLLOW),
+        (_C, API_GROUP, ("resourcepools", "queues", "jobs"), _WATCH),
+        (_C, "", ("pods", "nodes"), _FOLLOW),
+        (_C, "", ("configmaps", "services"), _READ),
+        (_C, "", ("namespaces", "events", "limitranges", "resourcequotas"), _WATCH),
+        (_W, API_GROUP, ("allocations",), ("delete", "patch")),
+        (_W, API_GROUP, ("allocations/status",), ("update",)),
+        (_W, "", ("pods",), ("delete", "patch")),
+        (_W, "", ("pods/log",), ("get",)),
+        (_W, "", ("configmaps", "secrets", "services"), ("delete",)),
+        (_W, "events.k8s.io", ("events",), ("create", "get", "patch")),
+        (_O, _LEASES, ("leases",), ("create",)),
+        (_O, "", ("configmaps",), ("create", "update")),
+    ),
+}
+_NAMED: dict[str, tuple[Right, ...]] = {
+    "watcher": tuple(
+        Right(scope=_O, group=_LEASES, resource="leases", verb=verb, name="slipway-feed") for verb in ("get", "update")
+    )
+}
+_BY_SETTING: dict[str, tuple[Right, ...]] = {
+    "auth=kubernetes": (Right(scope=_C, group="authorization.k8s.io", resource="subjectaccessreviews", verb="create"),),
+    "autoscaling=true": (
+        *(
+            Right(scope=_O, group="", resource="podtemplates", verb=verb)
+            for verb in ("create", "delete", "list", "patch")
+        ),
+        *(Right(scope=_O, group="", resource="pods", verb=verb) for verb in ("create", "delete")),
+        *(
+            Right(scope=_O, group="autoscaling.x-k8s.io", resource="provisioningrequests", verb=verb)
+            for verb in ("create", "delete", "list")
+        ),
+    ),
+    "execEnabled=true": tuple(Right(scope=_W, group="", resource="pods/exec", verb=verb) for verb in ("create", "get")),
+    "rbac.namespaces=[]": tuple(
+        Right(scope=_C, group="", resource="namespaces", verb=verb) for verb in ("create", "delete", "patch")
+    ),
+}
+"""Further rights of the account in `SETTING_OF`, for installations with that chart setting."""
+SETTING_OF = {setting: "scheduler" if setting == "autoscaling=true" else "api" for setting in _BY_SETTING}
+ACCOUNTS = tuple(_TABLE)
+
+
+def rights_of(account: str) -> Iterator[Right]:
+    """Yield the rights that the account always needs."""
+    for scope, group, resources, verbs in _TABLE[account]:
+        for resource in resources:
+            for verb in verbs:
+                yield Right(scope=scope, group=group, resource=resource, verb=verb)
+    yield from _NAMED.get(account, ())
+
+
+def optional_rights(setting: str) -> tuple[Right, ...]:
+    """Return the further rights that the account needs when the chart is installed with that setting."""
+    return _BY_SETTING[setting]
+
 
 OURS = "app.kubernetes.io/part-of=slipway"
 COMPONENT = "app.kubernetes.io/component"
@@ -76,7 +248,7 @@ class InstalledRelease:
 
     async def accounts(self) -> dict[str, str]:
         """Return {service: its account} of the existing accounts."""
-        listed = await self._kube.list(ACCOUNTS, namespace=self._namespace, label_selector=OURS)
+        listed = await self._kube.list(SERVICE_ACCOUNTS, namespace=self._namespace, label_selector=OURS)
         for item in listed.items:
             self.release = item.metadata.labels.get(INSTANCE, self.release)
         return {item.metadata.labels.get(COMPONENT, ""): item.metadata.name for item in listed.items}
@@ -89,7 +261,7 @@ class InstalledRelease:
         """
         places, limit = list(workspaces)[:WORKSPACES_ASKED_MAX], asyncio.Semaphore(AT_ONCE)
         findings: list[Finding] = []
-        for service in SERVICES:
+        for service in ACCOUNTS:
             check = f"rights of {service}"
             if service not in accounts:
                 findings.append(failed(check, f"no account in namespace {self._namespace}", self._upgrade()))
@@ -163,7 +335,7 @@ class InstalledRelease:
         """Check each of our Deployments: available, and of a version that works with this command."""
         listed = await self._kube.list(DEPLOYMENTS, namespace=self._namespace, label_selector=OURS)
         found = {item.metadata.labels.get(COMPONENT, ""): item for item in listed.items}
-        return [self._service(name, found.get(name)) for name in SERVICES]
+        return [self._service(name, found.get(name)) for name in ACCOUNTS]
 
     def _service(self, name: str, found: AnyObject | None) -> Finding:
         check, where = f"service {name}", f"--namespace {self._namespace}"

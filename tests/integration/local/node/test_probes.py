@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slipway.local.node.probes import Probe, watch_readiness
+from slipway.local.node.runs import Probe, watch_readiness
 from slipway.local.node.shim import Program
 from slipway.runtime.clock import SystemClock
 from tests.support.clock import wait_until

@@ -4,7 +4,7 @@ import ipaddress
 
 import pytest
 
-from slipway.api.networks import parse_networks
+from slipway.api.http.networks import parse_networks
 from slipway.api.webhooks.addresses import (
     ForbiddenTargetError,
     Resolver,

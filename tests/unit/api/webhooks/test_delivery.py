@@ -7,12 +7,11 @@ from typing import Any
 
 import msgspec
 
-from slipway.api.webhooks import delivery, routing
-from slipway.api.webhooks.delivery import DeliveryLimits, WebhookDispatcher
+from slipway.api.webhooks import delivery
+from slipway.api.webhooks.delivery import SILENCE_S, DeliveryLimits, WebhookDispatcher, WebhookRouter
 from slipway.api.webhooks.formats import BodyFormat
 from slipway.api.webhooks.hook import Config, Webhook
 from slipway.api.webhooks.registry import WebhookRegistry
-from slipway.api.webhooks.routing import WebhookRouter
 from slipway.api.webhooks.sender import DeliveryResult, Message
 from slipway.errors import DeniedError
 from slipway.kube.errors import Verb
@@ -429,7 +428,7 @@ def test_several_replicas_deliver_each_event_once() -> None:
         assert harness.receivers.ids("hook") == ids(*range(1, 21))
         first.cancel()
         await harness.publish(21)
-        await harness.clock.sleep(routing.SILENCE_S + 10)
+        await harness.clock.sleep(SILENCE_S + 10)
         assert harness.receivers.ids("hook") == ids(*range(1, 22))
 
     run_with_harness(story)

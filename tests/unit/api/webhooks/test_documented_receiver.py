@@ -5,8 +5,8 @@ import time
 import msgspec
 import pytest
 
-from slipway.api.cloudevents import cloud_event
-from slipway.api.webhooks import signature
+from slipway.api.http.cloudevents import cloud_event
+from slipway.api.webhooks import hook
 from slipway.api.webhooks.hook import key_text
 from tests.support.receiver import PAGE, documented
 from tests.support.redis import an_event
@@ -17,7 +17,7 @@ ID = an_event(3).event_id
 
 
 def headers(*, age_s: float = 0.0, key: bytes = KEY) -> dict[str, str]:
-    return signature.headers(key, ID, BODY, now=time.time() - age_s)  # noqa: TID251 - as a receiver's own clock
+    return hook.headers(key, ID, BODY, now=time.time() - age_s)  # noqa: TID251 - as a receiver's own clock
 
 
 def test_it_takes_what_we_send() -> None:

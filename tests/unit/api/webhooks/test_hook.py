@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.api.webhooks import signature
+from slipway.api.webhooks import hook
 from slipway.api.webhooks.hook import CLOCKS_S, Config, Webhook, key_text, of_secret, parse_key, to_secret
 from slipway.errors import InvalidError
 from slipway.kube.objects import Secret
@@ -95,7 +95,7 @@ def test_keys_have_the_standard_form() -> None:
 
 def test_the_signature_is_that_of_the_standard() -> None:
     """The example of Standard Webhooks' own documentation gets the signature that is printed there."""
-    found = signature.headers(
+    found = hook.headers(
         parse_key("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"),
         "msg_p5jXN8AQM9LWM0D4loKWxJek",
         b'{"test": 2432232314}',

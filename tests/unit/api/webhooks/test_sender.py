@@ -12,7 +12,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from slipway.api.networks import parse_networks
+from slipway.api.http.networks import parse_networks
 from slipway.api.webhooks.formats import CLOUDEVENTS_TYPE
 from slipway.api.webhooks.hook import Config, Webhook
 from slipway.api.webhooks.sender import DeliveryResult, Message, Sender

@@ -5,13 +5,11 @@ from typing import Any
 
 import pytest
 
-from slipway.local.apiserver import jsonpath, table, wire
-from slipway.local.apiserver.fields import strategic
+from slipway.local.apiserver import patch, registry, table, wire
 from slipway.local.apiserver.fields.shapes import ANY, builtin_shapes
 from slipway.local.apiserver.selectors import selector
 from slipway.local.apiserver.status import StatusError
-from slipway.local.apiserver.structural import compile_schema
-from slipway.local.apiserver.validation import RuleTwin, validate
+from slipway.local.apiserver.structural import RuleTwin, compile_schema, validate
 
 POD = builtin_shapes().of_kind("v1", "Pod") or ANY
 
@@ -52,13 +50,13 @@ DOCUMENT: Json = {
 )
 def test_json_paths(path: str, found: list[Any]) -> None:
     """The JSON paths that printer columns use are supported."""
-    assert jsonpath.find(DOCUMENT, jsonpath.parse(path)) == found
+    assert registry.find_path(DOCUMENT, registry.parse_path(path)) == found
 
 
 def test_bad_json_path_is_an_error() -> None:
     """A bad JSON path is a parse error, not an empty result."""
     with pytest.raises(ValueError, match="not a JSONPath"):
-        jsonpath.parse(".a[?(broken")
+        registry.parse_path(".a[?(broken")
 
 
 def test_selectors_join_labels_and_fields() -> None:
@@ -174,8 +172,8 @@ def test_rules_wait_for_a_valid_structure() -> None:
 def test_strategic_merge_deletes_and_replaces_by_directive() -> None:
     """A strategic merge patch deletes by `$patch: delete` and replaces by `$patch: replace`."""
     current: Json = {"spec": {"containers": [{"name": "a", "image": "1"}, {"name": "b", "image": "2"}]}}
-    dropped = strategic.merge(POD, current, {"spec": {"containers": [{"name": "a", "$patch": "delete"}]}})
+    dropped = patch.merge(POD, current, {"spec": {"containers": [{"name": "a", "$patch": "delete"}]}})
     assert dropped == {"spec": {"containers": [{"name": "b", "image": "2"}]}}
-    replaced = strategic.merge(POD, current, {"spec": {"$patch": "replace", "containers": []}})
+    replaced = patch.merge(POD, current, {"spec": {"$patch": "replace", "containers": []}})
     assert replaced == {"spec": {"containers": []}}
     assert len(current["spec"]["containers"]) == 2

@@ -3,8 +3,7 @@
 import pytest
 
 from slipway.crd.meta import ObjectMeta
-from slipway.local.node.addresses import SHARED, Addresses
-from slipway.local.node.names import PeerNames
+from slipway.local.node.names import SHARED, Addresses, PeerNames
 from slipway.local.node.podview import NodePod
 
 RANK = NodePod(

@@ -4,8 +4,8 @@ import socket
 from typing import Any
 
 from slipway.crd.meta import ObjectMeta
+from slipway.local.node.names import RendezvousPorts
 from slipway.local.node.podview import NodePod
-from slipway.local.node.rendezvous_port import RendezvousPorts
 from slipway.pods.rendezvous import MASTER_PORT
 
 

@@ -10,8 +10,7 @@ from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS
 from slipway.local.apiserver.store import Commit
 from slipway.ops.audit.evidence import ALLOCATIONS as ALLOCATIONS_NAME
 from slipway.ops.audit.evidence import PODS as PODS_NAME
-from slipway.ops.audit.live.collector import HistoryCollector
-from slipway.ops.audit.live.objects import Metadata, ObservedObject, changed_at
+from slipway.ops.audit.live.collector import HistoryCollector, Metadata, ObservedObject, changed_at
 from tests.support.kube_core import CoreKube
 from tests.support.small_cluster import a_client, a_core, furnish, launch
 from tests.support.virtual_time import VirtualClock, run_virtual

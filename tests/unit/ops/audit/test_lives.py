@@ -11,9 +11,8 @@ from slipway.crd.transitions import event_of, ring_of
 from slipway.crd.v1alpha1 import Preempted, Release, Stop
 from slipway.model.lifecycle import Event, Phase, RankState
 from slipway.model.times import format_time
-from slipway.ops.audit.check import BY_ID, INVARIANTS, audit, verdicts
+from slipway.ops.audit.check import BY_ID, INVARIANTS, EvidenceKind, audit, verdicts
 from slipway.ops.audit.evidence import ALLOCATIONS, CONFIG_MAPS, PODS, ClientPromise, ContainerRun, FencedWrite
-from slipway.ops.audit.evidence_kinds import EvidenceKind
 from tests.support.history import BEGUN, History, exited, running
 
 Story = Callable[[History], None]

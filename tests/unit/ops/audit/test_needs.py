@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from slipway.ops.audit.check import INVARIANTS, verdicts
+from slipway.ops.audit.check import INVARIANTS, EvidenceKind, lacking, verdicts
 from slipway.ops.audit.evidence import AuditEvidence, Canary
-from slipway.ops.audit.evidence_kinds import EvidenceKind, lacking
 from tests.chaos import gather_texts
 from tools.reference.invariants import PLACES
 

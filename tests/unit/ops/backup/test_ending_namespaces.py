@@ -2,9 +2,8 @@
 
 import msgspec
 
-from slipway.ops.backup import kinds
-from slipway.ops.backup.backup import BackupJob
-from slipway.ops.backup.file import BackupLine
+from slipway.ops.backup import backup
+from slipway.ops.backup.backup import BackupJob, BackupLine
 from slipway.ops.backup.restore import RestoreJob, RestoreOutcome
 from tests.support.api_world import api_world
 
@@ -20,7 +19,7 @@ async def test_what_is_in_a_namespace_that_was_going_is_left_out_with_it() -> No
     async with api_world() as world:
         await world.launch(name="run")
         lines = await BackupJob(world.kube, "slipway-system", with_secrets=False).take()
-    lines = [ending(line) if line.kind == kinds.WORKSPACES.kind else line for line in lines]
+    lines = [ending(line) if line.kind == backup.WORKSPACES.kind else line for line in lines]
     async with api_world() as other:
         outcomes = await RestoreJob(other.kube, other.clock, "slipway-system").restore(lines)
     told = {(each.kind, each.name): (each.done, each.why) for each in outcomes}

@@ -7,17 +7,16 @@ from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS, RESOURCE_POOLS
 from slipway.model.lifecycle import Event, Phase
 from slipway.model.reasons import Result
-from slipway.ops.backup import kinds
-from slipway.ops.backup.backup import BackupJob
-from slipway.ops.backup.file import BackupLine
+from slipway.ops.backup import backup
+from slipway.ops.backup.backup import BackupJob, BackupLine
 from slipway.ops.backup.restore import TRIES, RestoredObject, RestoreJob, RestoreOutcome
 from tests.support.api_world import ApiWorld, api_world
 from tests.support.clock import FakeClock
 from tests.support.failing_calls import failing
 
 EPOCH, TICK = 7, 900
-POOLS = kinds.kind_of(kinds.KEPT_POOLS)
-ALLOCATIONS_KIND = kinds.kind_of(kinds.KEPT_ALLOCATIONS)
+POOLS = backup.kind_of(backup.KEPT_POOLS)
+ALLOCATIONS_KIND = backup.kind_of(backup.KEPT_ALLOCATIONS)
 
 
 async def a_backup() -> list[BackupLine]:

@@ -8,8 +8,7 @@ from slipway.kube.resources import SECRETS
 from slipway.model import ids
 from slipway.model.lifecycle import Event
 from slipway.model.reasons import Result
-from slipway.ops.backup.backup import BackupJob
-from slipway.ops.backup.file import BackupLine
+from slipway.ops.backup.backup import BackupJob, BackupLine
 from slipway.ops.backup.restore import RestoreJob, RestoreOutcome
 from tests.support.api_world import ApiWorld, api_world
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from slipway.ops.doctor.rights import ACCOUNTS, Right, RightScope, optional_rights, rights_of
+from slipway.ops.doctor.installed import ACCOUNTS, Right, RightScope, optional_rights, rights_of
 from tests.support import chart
 
 Json = dict[str, Any]

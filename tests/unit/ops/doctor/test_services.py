@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from slipway.ops.doctor.finding import FindingState
-from slipway.ops.doctor.installed import OURS, InstalledRelease
-from slipway.ops.doctor.objects import DEPLOYMENTS
+from slipway.ops.doctor.installed import DEPLOYMENTS, OURS, InstalledRelease
 from slipway.runtime.clock import SystemClock
 from tests.support.small_cluster import a_client, a_core
 

@@ -13,8 +13,8 @@ import pytest
 from slipway.cli.main import main
 from slipway.model.facts import PoolFact
 from slipway.scheduler.decisions import record
-from slipway.scheduler.decisions.logfile import line_of
-from slipway.scheduler.record_sinks import OLD_SUFFIX, FileSink
+from slipway.scheduler.decisions.record import line_of
+from slipway.scheduler.recorder import OLD_SUFFIX, FileSink
 from slipway.streams.decisions import DecisionEntry
 from tests.support.planner import a_node, a_role, an_allocation
 from tests.support.recording_leader import RecordingLeader

@@ -6,12 +6,11 @@ import msgspec
 import pytest
 
 from slipway.errors import InvalidError, UnavailableError
-from slipway.model.extenders import ExtenderFact
-from slipway.model.facts import BudgetFact, PoolFact, QueueFact, VolumeFact
+from slipway.model.facts import BudgetFact, ExtenderFact, PoolFact, QueueFact, VolumeFact
 from slipway.scheduler import recorder
 from slipway.scheduler.decisions import record
-from slipway.scheduler.plan.state.budgets import QueueUsage
 from slipway.scheduler.plan.state.extender_results import ExtenderAnswer, Key
+from slipway.scheduler.plan.state.past_use import QueueUsage
 from tests.support.planner import NAMESPACE, a_node, a_role, an_allocation, places, running
 from tests.support.recording_leader import ListSink, RecordingLeader, replayed
 

@@ -2,7 +2,7 @@
 
 from slipway.model.facts import BudgetFact, QueueFact
 from slipway.model.mig import GPU_UNITS
-from slipway.scheduler.plan.state.budgets import QueueUsage, Spent, begin_of, exhausted, windows
+from slipway.scheduler.plan.state.past_use import QueueUsage, Spent, begin_of, budget_windows, exhausted
 
 HOUR_MS = 3_600_000
 DAY = 86_400.0
@@ -43,7 +43,7 @@ def test_of_several_budgets_the_one_that_closes_for_longest_is_said() -> None:
         QueueFact(name="lab", budgets=(a_budget(10, 7 * DAY),)),
         QueueFact(name="team", parent="lab", budgets=(a_budget(1), a_budget(5, 2 * DAY))),
     )
-    assert windows(queues) == [DAY, 2 * DAY, 7 * DAY]
+    assert budget_windows(queues) == [DAY, 2 * DAY, 7 * DAY]
     only_day: Spent = {DAY: {"team": HOUR_MS}, 2 * DAY: {"team": HOUR_MS}, 7 * DAY: {"team": HOUR_MS}}
     assert exhausted(queues, only_day, 10.0)["team"].until == DAY
     week: Spent = {DAY: {"team": HOUR_MS}, 7 * DAY: {"team": 10 * HOUR_MS}}

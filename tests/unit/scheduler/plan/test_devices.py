@@ -10,7 +10,7 @@ from slipway.model.resources import GPU, GPU_MILLI, Resources
 from slipway.scheduler.plan.lint import PlanRule, lint
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.placement.whatif import WhatIf
-from slipway.scheduler.plan.state import gang_size
+from slipway.scheduler.plan.state import rank_request
 from slipway.scheduler.plan.state.plan_types import Plan, Remedy
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from tests.support.planner import a_node, a_role, a_snapshot, amounts, an_allocation, gates, planned, running
@@ -178,7 +178,7 @@ def test_ranks_of_a_gang_are_told_their_own_devices() -> None:
 
 
 def test_a_share_counts_as_one_slot_and_as_its_part_of_quota() -> None:
-    demand = gang_size.smallest_demand(an_allocation("g", a_share(300, 3)))
+    demand = rank_request.smallest_demand(an_allocation("g", a_share(300, 3)))
     assert (demand.gpus(), demand.get(GPU_MILLI), demand.get(GPU)) == (3, 900, 0)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from slipway.model.extenders import ExtenderFact
+from slipway.model.facts import ExtenderFact
 from slipway.model.reasons import Gate
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from slipway.model.facts import QueueFact
 from slipway.model.resources import Resources
-from slipway.scheduler.plan.queueing.fair_share import FairShareTournament
+from slipway.scheduler.plan.queueing.queue_cursor import FairShareTournament
 from slipway.scheduler.plan.queueing.queue_tree import QueueTree
-from slipway.scheduler.plan.state.ordering import HeadKey
+from slipway.scheduler.plan.state.pending import HeadKey
 
 TOTAL = Resources({"cpu": 12})
 ONE: Mapping[str, int] = {"cpu": 1}

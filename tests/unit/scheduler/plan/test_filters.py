@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from slipway.model.facts import SCHEDULING_LABEL, NodeFact, PodFact, RoleFact, Taint, Toleration
-from slipway.scheduler.plan.placement.diagnose import diagnose
+from slipway.scheduler.plan.placement.feasibility import diagnose
 from slipway.scheduler.plan.placement.filters import FILTERS
 from slipway.scheduler.plan.placement.filters.taint_toleration import tolerates
 from slipway.scheduler.plan.state.rank_request import compile_request

@@ -13,9 +13,9 @@ from slipway.scheduler.plan.lint import PlanRule, lint
 from slipway.scheduler.plan.planner import queue_tree
 from slipway.scheduler.plan.queueing.flavor_choice import FlavorChoices
 from slipway.scheduler.plan.state.flavors import labelled, of_flavor
-from slipway.scheduler.plan.state.gang_size import smallest_demand
 from slipway.scheduler.plan.state.plan_types import Admit, Plan
 from slipway.scheduler.plan.state.pool_state import PoolState, build
+from slipway.scheduler.plan.state.rank_request import smallest_demand
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from tests.support.planner import (
     WORKSPACES,

@@ -7,7 +7,7 @@ from slipway.model.facts import NodeFact, RoleFact, TopologyFact
 from slipway.scheduler.plan.placement.gang import PlacedGang, PlacementFailure, extend, place, withdraw
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.placement.whatif import WhatIf
-from slipway.scheduler.plan.state.gang_size import next_role, targets
+from slipway.scheduler.plan.state.rank_request import next_role, targets
 from tests.support.planner import a_node, a_role, a_snapshot, an_allocation, nodes, places, planned
 
 RACK = TopologyFact("rack")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from slipway.model.facts import AllocationFact
 from slipway.model.position import WorkKey
-from slipway.scheduler.plan.state.members import Member, MemberList, Members, order_of
+from slipway.scheduler.plan.state.pending import Member, MemberList, Members, order_of
 from tests.support.planner import an_allocation
 
 BLOCK = 3

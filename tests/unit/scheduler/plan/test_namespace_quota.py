@@ -4,8 +4,7 @@ import msgspec
 import pytest
 
 from slipway.model.facts import AllocationFact, PoolFact, QueueFact, QuotaFact, QuotaScope, RoleFact
-from slipway.model.quantity import QuantityValue, parse_quantity
-from slipway.model.resources import MILLI, Resources
+from slipway.model.resources import MILLI, QuantityValue, Resources, parse_quantity
 from slipway.scheduler.plan.state.plan_types import Explanation, Plan, Remedy
 from slipway.scheduler.plan.state.pool_state import PoolState
 from tests.support.planner import (

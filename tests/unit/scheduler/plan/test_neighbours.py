@@ -13,7 +13,7 @@ from slipway.scheduler.plan.placement.scores.args import faults, sound_args
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.planner import plan
 from slipway.scheduler.plan.state.pool_state import PoolState
-from slipway.scheduler.plan.state.sampling import SampleCursor, feasible_to_find
+from slipway.scheduler.plan.state.usage import SampleCursor, feasible_to_find
 from tests.support.planner import NAMESPACE, a_node, a_role, a_snapshot, amounts, an_allocation, places, planned
 
 HOST = "kubernetes.io/hostname"

@@ -2,7 +2,7 @@
 
 from slipway.model.facts import JobFact, QueueFact
 from slipway.model.position import default_position
-from slipway.scheduler.plan.state.ordering import ages_at, head_key, is_aged, work_key
+from slipway.scheduler.plan.state.pending import ages_at, head_key, is_aged, work_key
 from tests.support.planner import an_allocation
 
 JOB = JobFact(namespace="default", name="j", priority=9, position="")

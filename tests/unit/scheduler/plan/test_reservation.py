@@ -8,9 +8,9 @@ import pytest
 from slipway.model.facts import AllocationFact, PoolFact, QueueFact
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Gate
-from slipway.scheduler.plan.reservation import search
+from slipway.scheduler.plan.reservation import timeline
 from slipway.scheduler.plan.state.plan_types import Plan
-from slipway.scheduler.plan.state.run_limits import known_end, run_limit
+from slipway.scheduler.plan.state.run_ends import known_end, run_limit
 from tests.support.planner import a_role, a_snapshot, amounts, an_allocation, nodes, planned, running
 
 BACKFILL = QueueFact(name="default", ordering="Backfill")
@@ -126,7 +126,7 @@ def test_halving_finds_what_looking_one_by_one_finds(monkeypatch: pytest.MonkeyP
     work = [runs(f"r{index}", f"n{index % 3}", max_runtime=10.0 + 3 * index) for index in range(12)]
     head = an_allocation("head", a_role(2, cpu=3), created=1.0)
     [one] = plan_at(5.0, *work, head, count=3).kept
-    monkeypatch.setattr(search, "SCAN_MAX", 0)
+    monkeypatch.setattr(timeline, "SCAN_MAX", 0)
     [other] = plan_at(5.0, *work, head, count=3).kept
     assert one == other
 

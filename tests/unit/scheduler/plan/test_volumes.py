@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from slipway.kube.volumes import being_read
+from slipway.facts.volumes import being_read
 from slipway.model.facts import NodeFact, PoolFact, QueueFact, VolumeFact
 from slipway.model.reasons import Gate
 from slipway.scheduler.plan.placement.filters.volume_zone import reached_from, reaching

@@ -9,7 +9,7 @@ from slipway.model.lifecycle import Phase
 from slipway.scheduler.plan.lint import lint
 from slipway.scheduler.plan.placement.policy import faults_of, policy_of
 from slipway.scheduler.plan.planner import plan, windows_of
-from slipway.scheduler.plan.reservation import search
+from slipway.scheduler.plan.reservation import timeline
 from slipway.scheduler.plan.state.plan_types import Admit, Plan
 from slipway.scheduler.plan.state.pool_state import PoolState
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
@@ -225,7 +225,7 @@ def test_the_recount_finds_work_that_would_run_into_a_window() -> None:
 
 def test_of_many_instants_neighbours_are_looked_at_as_one(monkeypatch: Any) -> None:
     """The start that is found is one at which the head fits, perhaps later than the first."""
-    monkeypatch.setattr(search, "WINDOWS_SCAN_MAX", 3)
+    monkeypatch.setattr(timeline, "WINDOWS_SCAN_MAX", 3)
     queues = (QueueFact(name="default", ordering="Backfill"),)
     some = [running(an_allocation(f"r{n}", max_runtime=10.0 * (n + 1), started=0.0), {0: "n0"}) for n in range(8)]
     snapshot = a_snapshot(

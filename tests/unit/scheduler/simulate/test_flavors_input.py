@@ -11,9 +11,9 @@ from slipway.model.mig import GPU_UNITS
 from slipway.model.resources import CPU, GPU, Resources, gpus_of
 from slipway.scheduler.simulate import changes
 from slipway.scheduler.simulate.changes import PoolStanding
+from slipway.scheduler.simulate.command import as_table
 from slipway.scheduler.simulate.run import simulate
 from slipway.scheduler.simulate.scenario import decode
-from slipway.scheduler.simulate.table import as_table
 
 NODES = "nodes: [{name: n, cpu: 1, gpus: 1, labels: {gpu: h}}]\n"
 FLAVORS = NODES + "pool: {flavors: [{name: h, nodeLabels: {gpu: h}}]}\n"

@@ -7,9 +7,10 @@ import pytest
 
 from slipway.runtime.clock import SeededRandom
 from slipway.scheduler.simulate import scenario_facts
-from slipway.scheduler.simulate.futures import (
+from slipway.scheduler.simulate.forecast import (
     FIRST_PART,
     HORIZON_S,
+    SAMPLES_MIN,
     KnownPast,
     LiveWork,
     PastArrival,
@@ -17,7 +18,6 @@ from slipway.scheduler.simulate.futures import (
     as_run,
     likely_starts,
 )
-from slipway.scheduler.simulate.run_times import SAMPLES_MIN
 from slipway.scheduler.simulate.scenario import decode
 
 WORLDS = 120

@@ -2,7 +2,7 @@
 
 import pytest
 
-from slipway.scheduler.simulate.run_times import SAMPLES_MIN, PastRun, RunTimes
+from slipway.scheduler.simulate.forecast import SAMPLES_MIN, PastRun, RunTimes
 
 
 def runs(

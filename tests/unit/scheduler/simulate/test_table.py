@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from slipway.scheduler.simulate.command import ROWS_MAX, as_table, number
 from slipway.scheduler.simulate.forecast import StartEstimate
 from slipway.scheduler.simulate.run import simulate
 from slipway.scheduler.simulate.scenario import decode
-from slipway.scheduler.simulate.table import ROWS_MAX, as_table, number
 
 
 def table(width: int = 80, *, with_scores: bool = False, **document: Any) -> list[str]:

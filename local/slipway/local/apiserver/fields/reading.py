@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from slipway.local.apiserver import quantities
+from slipway.local.apiserver import objects
 from slipway.local.apiserver.fields.shapes import Field, Shape
 from slipway.local.apiserver.objects import Json
 from slipway.model import times
@@ -179,7 +179,7 @@ def _quantity(value: Any) -> Any:
 
 @lru_cache(maxsize=4096)
 def _canonical(text: str) -> Any:
-    return quantities.canonical(text)
+    return objects.canonical(text)
 
 
 def _moment(shape: Shape, value: Any, at: tuple[str, str]) -> str:

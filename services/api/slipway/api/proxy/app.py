@@ -1,6 +1,14 @@
 """`/proxy/{id}[/{port}]/...`: the ASGI application in front of workloads.
 
 Owns activity: traffic through the proxy prevents an allocation from being idle.
+
+Decides which traffic through the proxy is activity of a user. Pure.
+
+Traffic in both directions is activity while it flows; an open connection without traffic is not. Requests that a page
+makes by itself are not activity either. While its tab is visible, JupyterLab polls kernels, sessions and terminals
+every few seconds, stores its layout every ten seconds, and receives events on a WebSocket of its own. So for a notebook
+three kinds of requests are ignored: reads of its REST API, its layout, and its events. The notebook itself reports the
+activity of its kernels and terminals (`slipway.inside.service_reporter`).
 """
 
 from collections.abc import Callable
@@ -12,24 +20,34 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from slipway.api import audit
-from slipway.api.access import middleware, session
-from slipway.api.access.origins import origin_of, spelled_address, spelled_path, workload_of
-from slipway.api.access.route_rules import PROXIED
+from slipway.api.auth import login_routes, middleware, session
+from slipway.api.auth.origins import origin_of, spelled_address, spelled_path, workload_of
+from slipway.api.auth.route_rules import PROXIED
 from slipway.api.deps import ApiDeps, parts_of
-from slipway.api.http_errors import ForbiddenError, UnauthorizedError
-from slipway.api.open_streams import holder_of
-from slipway.api.proxy import tunnel
-from slipway.api.proxy.activity import is_use
+from slipway.api.http import audit
+from slipway.api.http.errors import ForbiddenError, UnauthorizedError
+from slipway.api.http.request_telemetry import PROXIED_KEY
+from slipway.api.http.streaming import holder_of
+from slipway.api.proxy import sockets
 from slipway.api.proxy.sockets import forward_socket
 from slipway.api.proxy.target import ROOT, NoServer, ProxyTarget
 from slipway.api.proxy.waiting import waiting_response
-from slipway.api.request_telemetry import PROXIED_KEY
-from slipway.api.routes import login
 from slipway.crd.transitions import id_of
 from slipway.errors import InvalidError, UnavailableError
 from slipway.model import tcp_tunnel
-from slipway.model.lifecycle import Phase
+from slipway.model.lifecycle import Kind, Phase
+
+_READS = ("GET", "HEAD", "OPTIONS")
+_POLLED = "/api/"
+_OF_THE_PAGE = ("/lab/api/", "/api/events/")
+
+
+def is_use(kind: Kind, method: str, path: str) -> bool:
+    """Whether a request for `path`, below the workload's root, is activity."""
+    if kind is not Kind.NOTEBOOK:
+        return True
+    return not path.startswith(_OF_THE_PAGE) and not (method in _READS and path.startswith(_POLLED))
+
 
 SOURCE = "proxy"
 _APART = (
@@ -84,7 +102,7 @@ async def _serve_http(request: Request, send: Send) -> None:
         kept = parts.sessions.of(request)
         if not parts.settings.proxy_domain or not is_browser or request.method != "GET" or kept is None:
             raise ForbiddenError(_APART)
-        await login.origin_page(request, whole, kept)(request.scope, request.receive, send)
+        await login_routes.origin_page(request, whole, kept)(request.scope, request.receive, send)
         return
     found = await parts.targets.find(whole, _below(request.scope, given), request.scope["query_string"])
     if found.allocation != given:
@@ -132,7 +150,7 @@ async def _serve_socket(socket: WebSocket) -> None:
     with parts.open_streams.held(STREAM_KIND, holder_of(socket)):
         try:
             if tcp_tunnel.PROTOCOL in socket.scope.get("subprotocols", ()):
-                await tunnel.forward_bytes(socket, found, stop=parts.stop, touch=touch, confirm=confirm)
+                await sockets.forward_bytes(socket, found, stop=parts.stop, touch=touch, confirm=confirm)
             else:
                 _check_scheme(found)
                 await forward_socket(
@@ -187,12 +205,14 @@ def _led_to_login(request: Request) -> Response:
     parts = parts_of(request)
     if not workload_of(request.headers.get("host", ""), parts.settings.proxy_domain):
         if request.headers.get("sec-fetch-site", "") == "cross-site":
-            return login.reload_page(request)
-        return login.redirect_to_login(request)
+            return login_routes.reload_page(request)
+        return login_routes.redirect_to_login(request)
     path = spelled_address(request.scope)
     if parts.sessions.has_refused(request):
-        return login.back_link_page(request, path, "Your access to this workload has expired, or you have logged out.")
-    return RedirectResponse(login.own_origin(request) + path, status_code=303)
+        return login_routes.back_link_page(
+            request, path, "Your access to this workload has expired, or you have logged out."
+        )
+    return RedirectResponse(login_routes.own_origin(request) + path, status_code=303)
 
 
 def _renewing(request: Request, parts: ApiDeps, send: Send) -> Send:

@@ -15,22 +15,26 @@ Not promised:
   of another pod, of a Service, or of a machine which is no node of the cluster;
 - that Kubernetes knows at once that a pod has ended. The end of its sandbox frees the address. Until the kubelet
   reports that end, the pod still seems to run.
+
+Checks whether an address belongs to this machine: the proxy never connects to one, whatever a pod's status claims.
+
+The check sends nothing: the kernel binds a socket only to an address of its own machine.
 """
 
 import ipaddress
+import socket
 from collections.abc import Callable, Sequence
 
 import msgspec
 
-from slipway.api.explain import state_sentence
-from slipway.api.http_errors import ForbiddenError, NotListeningError
-from slipway.api.lookup import Lookup
-from slipway.api.networks import IP, METADATA, Network, inner, is_within, normal_text, parse_networks
+from slipway.api.allocations.explain import state_sentence
+from slipway.api.allocations.lookup import Lookup
+from slipway.api.cluster.seen_nodes import BY_ADDRESS, SeenNode
+from slipway.api.http.errors import ForbiddenError, NotListeningError
+from slipway.api.http.networks import IP, METADATA, Network, inner, is_within, normal_text, parse_networks
+from slipway.api.http.ttl_cache import LoadingCache
 from slipway.api.ports import Kube
-from slipway.api.proxy.own_addresses import is_own
-from slipway.api.queue_view import gate_of, is_waiting
-from slipway.api.seen_nodes import BY_ADDRESS, SeenNode
-from slipway.api.ttl_cache import LoadingCache
+from slipway.api.queues.queue_view import gate_of, is_waiting
 from slipway.crd.kinds import defaults_of
 from slipway.crd.members import pod_uids
 from slipway.crd.transitions import id_of
@@ -42,6 +46,30 @@ from slipway.kube.store import ObjectStore
 from slipway.model.ids import AllocationId, pod_name
 from slipway.model.lifecycle import Kind, Phase
 from slipway.runtime.clock import Clock
+
+_UNREACHABLE = (ipaddress.ip_address("192.0.2.1"), ipaddress.ip_address("2001:db8::1"))
+"""Addresses that no machine has: they are reserved for documentation. Source: RFC 5737, RFC 3849."""
+
+
+def is_own(address: IP) -> bool:
+    """Whether this machine has the address.
+
+    True for multicast addresses too. Always False where the kernel binds sockets to any address (`ip_nonlocal_bind`),
+    because a bind then proves nothing.
+    """
+    none = next(each for each in _UNREACHABLE if each.version == address.version)
+    return _can_bind(address) and not _can_bind(none)
+
+
+def _can_bind(address: IP) -> bool:
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as tried:
+            tried.bind((str(address), 0))
+    except OSError:
+        return False
+    return True
+
 
 TTL_S = 1.0
 ROOT = "/proxy"

@@ -4,9 +4,9 @@ from html import escape
 
 from starlette.responses import Response
 
-from slipway.api.problems import ProblemRow, problem_response
+from slipway.api.allocations.view import allocation_path
+from slipway.api.http.problems import ProblemRow, problem_response
 from slipway.api.proxy.target import NoServer
-from slipway.api.view import allocation_path
 
 AGAIN_S = 2
 _NOT_YET = ProblemRow(503, "not-running", "The workload does not answer yet")

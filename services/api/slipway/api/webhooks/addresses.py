@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from slipway.api.networks import IP, METADATA, Network, inner, is_within
+from slipway.api.http.networks import IP, METADATA, Network, inner, is_within
 from slipway.errors import InvalidError, PermanentError, UnavailableError
 
 URL_CHARS_MAX = 2048

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from slipway.api.cloudevents import cloud_event
+from slipway.api.http.cloudevents import cloud_event
 from slipway.model.events import AllocationEvent
 from slipway.model.lifecycle import Event
 from slipway.model.reasons import Result

@@ -8,8 +8,8 @@ LIST the Secrets: `fresh` each time, `known` at most every `KNOWN_S`.
 import asyncio
 from collections.abc import Callable, Mapping
 
+from slipway.api.cluster.watched import WatchedObjects
 from slipway.api.ports import WatchingKube
-from slipway.api.watched import WatchedObjects
 from slipway.api.webhooks.hook import SELECTOR, Webhook, of_secret, secret_name, to_secret
 from slipway.errors import AlreadyExistsError, NotFoundError
 from slipway.kube.objects import Secret

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from slipway.api.webhooks import signature
+from slipway.api.webhooks import hook
 from slipway.api.webhooks.addresses import ForbiddenTargetError, Network, Resolver, WebhookTarget, parse_target
 from slipway.api.webhooks.formats import CLOUDEVENTS_TYPE
 from slipway.api.webhooks.hook import Webhook
@@ -115,7 +115,7 @@ class Sender:
             "Content-Type": message.content_type,
             "User-Agent": f"slipway/{version()}",
             **({"traceparent": message.traceparent} if message.traceparent else {}),
-            **signature.headers(webhook.key, message.id, message.body, now=self._clock.now()),
+            **hook.headers(webhook.key, message.id, message.body, now=self._clock.now()),
         }
         limit_s = self._timeout_s
         timeout = httpx2.Timeout(connect=connect_s, read=limit_s, write=limit_s, pool=limit_s)

@@ -9,13 +9,12 @@ from typing import Any, cast
 import msgspec
 
 from slipway import yaml_reader
-from slipway.crd.facts import policy_changed
 from slipway.crd.v1alpha1 import PolicySpec
 from slipway.errors import InvalidError
-from slipway.model.duration import parse_duration
+from slipway.facts.custom_resources import policy_changed
 from slipway.model.facts import PoolFact
-from slipway.scheduler.decisions.logfile import entries_of, line_of
-from slipway.scheduler.decisions.record import Divergence
+from slipway.model.times import parse_duration
+from slipway.scheduler.decisions.record import Divergence, entries_of, line_of
 from slipway.scheduler.decisions.replay import OtherPolicy, Replayer, ReplayReport, replay
 from slipway.scheduler.plan.placement.policy import unknown_scores
 from slipway.streams.decisions import DecisionEntry

@@ -3,20 +3,38 @@
 A record contains everything except some facts: a base has all facts, every other record has only the facts that have
 changed since the previous record of its chain. Fields are only ever added. A record of another format raises
 OtherFormatError.
+
+The inputs of a pool's planner as encoded facts, with a digest that does not depend on their order. Pure.
+
+The facts are those of the cluster feed, by the kinds of the feed. The digest is a sum over the facts, so its update
+costs only the changed facts. Equal facts have equal digests, whichever process gathered them and in whatever order.
+
+A decision log as a file: one JSON object per line and recorded tick. Pure.
+
+`slipway replay --save` writes the same lines from a live log, so a replay needs neither the cluster nor the version
+that wrote the log.
+
+Extracts the recorded part of a plan, and compares two plans. Pure.
 """
 
+import base64
+import binascii
 import hashlib
 import zlib
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import msgspec
 
 from slipway.errors import InvalidError
 from slipway.model.ledger import Ledger
-from slipway.scheduler.plan.placement.plan_trace import Scores
+from slipway.scheduler.plan.explanation.explanations import Explanations, WaitingGroup
 from slipway.scheduler.plan.placement.policy import PlacementPolicy
+from slipway.scheduler.plan.placement.tick_state import PlanTrace, Scores
 from slipway.scheduler.plan.state.extender_results import ExtenderVerb, Key
-from slipway.scheduler.plan.state.plan_types import Admit, Evict, Grow, ReservedPlaces
+from slipway.scheduler.plan.state.plan_types import Admit, Evict, Grow, Plan, ReservedPlaces, as_data
+from slipway.streams.decisions import DecisionEntry
 
 FORMAT = 1
 LEVEL = 1
@@ -198,3 +216,154 @@ def canonical(value: Any) -> bytes:
 
 def _short_hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
+
+
+_MODULUS = 1 << 128
+
+Kinds = dict[str, dict[str, bytes]]
+
+
+class EncodedFacts:
+    """{kind: {key: the fact as JSON}}, and its digest."""
+
+    def __init__(self) -> None:
+        self.kinds: Kinds = {}
+        self.size = 0
+        """the bytes of all facts"""
+        self._sum = 0
+
+    @property
+    def digest(self) -> str:
+        """The digest, which is equal for equal facts."""
+        return f"{self._sum:032x}"
+
+    def put(self, kind: str, key: str, data: bytes | None) -> bool:
+        """Store one fact, or remove it (None); return whether that changed anything."""
+        known = self.kinds.setdefault(kind, {})
+        before = known.get(key)
+        if before == data:
+            return False
+        if before is not None:
+            self._sum -= _weight(kind, key, before)
+            self.size -= len(before)
+        if data is None:
+            del known[key]
+        else:
+            known[key] = data
+            self._sum += _weight(kind, key, data)
+            self.size += len(data)
+        self._sum %= _MODULUS
+        return True
+
+    def __iter__(self) -> Iterator[tuple[str, str, bytes]]:
+        return ((kind, key, data) for kind, facts in self.kinds.items() for key, data in facts.items())
+
+
+def _weight(kind: str, key: str, data: bytes) -> int:
+    head = f"{kind}\0{key}\0".encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(head + data, digest_size=16).digest(), "big")
+
+
+class DecisionLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry; `data` is base64. Unknown fields are ignored: another version may have written them."""
+
+    pool: str
+    chain: str
+    number: int
+    tick: int
+    data: str
+
+
+_lines = msgspec.json.Decoder(DecisionLine)
+
+
+def line_of(pool: str, entry: DecisionEntry) -> bytes:
+    """Return the line of an entry."""
+    data = base64.b64encode(entry.data).decode()
+    line = DecisionLine(pool=pool, chain=entry.chain, number=entry.number, tick=entry.tick, data=data)
+    return msgspec.json.encode(line) + b"\n"
+
+
+def entries_of(lines: Iterable[bytes], pool: str = "") -> Iterator[tuple[str, DecisionEntry]]:
+    """Return (pool, entry) of each line, in order; with `pool`, only its entries.
+
+    Raises:
+        InvalidError: a line is damaged; the message has its number.
+    """
+    for number, text in enumerate(lines, 1):
+        if not text.strip():
+            continue
+        try:
+            line = _lines.decode(text)
+            data = base64.b64decode(line.data, validate=True)
+        except (msgspec.DecodeError, binascii.Error, ValueError, RecursionError) as exc:
+            raise InvalidError(f"line {number} is not an entry of a decision log: {exc}") from exc
+        if pool in ("", line.pool):
+            yield line.pool, DecisionEntry(chain=line.chain, number=line.number, tick=line.tick, data=data)
+
+
+REASONS_MAX = 32
+"""The most groups of waiting allocations whose reason is recorded for one tick."""
+
+
+def decisions_of(plan: Plan, trace: PlanTrace) -> RecordedDecisions:
+    """Return the recorded part of `plan` and its trace; of the waiting allocations, one of each group."""
+    waiting: dict[str, int] = {}
+    reasons: dict[str, dict[str, Any]] = {}
+    for waiting_group in _groups(plan):
+        gate = waiting_group.why.gate.value
+        waiting[gate] = waiting.get(gate, 0) + len(waiting_group.members)
+        if len(reasons) < REASONS_MAX and waiting_group.members:
+            reasons[waiting_group.members[0][1].key] = _explanation_data(as_data(waiting_group.why))
+    admitted = {admit.allocation for admit in plan.admits}
+    return RecordedDecisions(
+        admits=plan.admits,
+        evictions=plan.evictions,
+        grows=plan.grows,
+        deferred=tuple(sorted(plan.deferred)),
+        dropped=plan.dropped,
+        kept=plan.kept,
+        looked=tuple(trace.looked),
+        scores={key: scores for key, scores in trace.scores.items() if key in admitted},
+        waiting=dict(sorted(waiting.items())),
+        reasons=reasons,
+    )
+
+
+def divergences(live: RecordedDecisions | Plan, other: RecordedDecisions | Plan) -> tuple[int, list[Divergence]]:
+    """Return (number of decisions that both plans made, the other decisions of either plan), by allocation."""
+    of_live, of_other = _decisions(live), _decisions(other)
+    same, found = 0, list[Divergence]()
+    for kind, allocation in sorted(of_live.keys() | of_other.keys()):
+        one, two = of_live.get((kind, allocation), {}), of_other.get((kind, allocation), {})
+        if canonical(one) == canonical(two):
+            same += 1
+        else:
+            found.append(Divergence(allocation=allocation, kind=kind, live=one, other=two))
+    return same, sorted(found, key=lambda each: (each.allocation, each.kind))
+
+
+def _decisions(plan: RecordedDecisions | Plan) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return {(kind, allocation): the decision as plain data}."""
+    found = {("admit", admit.allocation): _data(admit) for admit in plan.admits}
+    for evict in plan.evictions:
+        found["evict", evict.allocation] = _data(evict)
+    for grow in plan.grows:
+        found["grow", grow.allocation] = _data(grow)
+    return found
+
+
+def _data(decision: Admit | Evict | Grow) -> dict[str, Any]:
+    return msgspec.to_builtins(decision, str_keys=True)
+
+
+def _groups(plan: Plan) -> Iterable[WaitingGroup]:
+    """Return the groups of waiting allocations, without a loop over all of them."""
+    if isinstance(plan.explanations, Explanations):
+        return plan.explanations.groups()
+    return ()
+
+
+def _explanation_data(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the explanation without the position in the queue, which differs within the group."""
+    return dict(islice(((key, value) for key, value in data.items() if key not in ("position", "ahead")), 16))

@@ -3,7 +3,7 @@
 An allocation passes through these packages in this order:
 
 1. `queueing`: `admission_checks` decide whether the allocation may start at all; `queue_cursor`, `fair_share` and
-   `state/ordering.py` decide the order; `queue_tree` decides whether the allocation's queue has the quota.
+   `state/pending.py` decide the order; `queue_tree` decides whether the allocation's queue has the quota.
 2. `placement`: `gang`, and below it `fill`, `topology`, `feasibility`, `filters` and `scores`, look for the best nodes.
    `placement/explain.py` states why there are none, and `explanation` what would help.
 3. `preemption`: `preemptor` evicts running work to make room. `nominations` hold that room until the victims have left.
@@ -27,31 +27,27 @@ import numpy as np
 from slipway.model.facts import DISABLED, SCHEDULING_LABEL, AllocationFact, QueueFact
 from slipway.model.reasons import Gate, Reason
 from slipway.model.resources import Resources
-from slipway.scheduler.plan.deferred import deferred
-from slipway.scheduler.plan.explanation.explanations import Explanations
-from slipway.scheduler.plan.explanation.held_nodes import held_nodes
+from slipway.scheduler.plan.explanation.explanations import Explanations, held_nodes
 from slipway.scheduler.plan.explanation.offers import RemedyOffers
 from slipway.scheduler.plan.explanation.remedies import RemedyState
-from slipway.scheduler.plan.placement import explain, gang, growth
+from slipway.scheduler.plan.placement import explain, gang
 from slipway.scheduler.plan.placement.extenders import PlanExtenders
+from slipway.scheduler.plan.placement.gang import below_count, next_growth_at, running_gang
 from slipway.scheduler.plan.placement.policy import PlacementPolicy
 from slipway.scheduler.plan.placement.tick_state import Admitted, TickState
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.preemption.consolidation import hold_places, next_attempt, release_places
-from slipway.scheduler.plan.preemption.nominations import Nominations
+from slipway.scheduler.plan.preemption.nominations import Nominations, deferred
 from slipway.scheduler.plan.preemption.preemptor import preempt_for
-from slipway.scheduler.plan.queueing.branches import closed_queues, with_run_limits
-from slipway.scheduler.plan.queueing.fair_share import FairShareTournament
 from slipway.scheduler.plan.queueing.flavor_choice import PREEMPT, TRY_NEXT, FlavorChoices
-from slipway.scheduler.plan.queueing.queue_cursor import GroupCursor, QueueCursor, build_cursors
-from slipway.scheduler.plan.queueing.queue_tree import ROOT, QueueTree
+from slipway.scheduler.plan.queueing.queue_cursor import FairShareTournament, GroupCursor, QueueCursor, build_cursors
+from slipway.scheduler.plan.queueing.queue_tree import ROOT, QueueTree, closed_queues, with_run_limits
 from slipway.scheduler.plan.reservation import Reservations
-from slipway.scheduler.plan.state import gang_size
+from slipway.scheduler.plan.state import rank_request
 from slipway.scheduler.plan.state.extender_results import Answers
 from slipway.scheduler.plan.state.flavors import totals
-from slipway.scheduler.plan.state.ordering import head_key
 from slipway.scheduler.plan.state.past_use import user_queues
-from slipway.scheduler.plan.state.pending import PendingGroup, PendingWork
+from slipway.scheduler.plan.state.pending import PendingGroup, PendingWork, head_key
 from slipway.scheduler.plan.state.plan_cache import PlanCache
 from slipway.scheduler.plan.state.plan_types import Admit, Evict, Explanation, Grow, Plan
 from slipway.scheduler.plan.state.rank_request import quota_of
@@ -89,8 +85,8 @@ def plan(
     """
     windows = windows_of(snapshot, now)
     evictions = _window_evictions(snapshot, windows)[: policy.decisions_max]
-    below = growth.below_count(snapshot.below, now) if grows and snapshot.below else []
-    later = growth.next_growth_at(snapshot.below, now) if grows and snapshot.below else 0.0
+    below = below_count(snapshot.below, now) if grows and snapshot.below else []
+    later = next_growth_at(snapshot.below, now) if grows and snapshot.below else 0.0
     if windows is not None and (change := windows.next_change()):
         later = min(later, change) if later else change
     if not (snapshot.groups or snapshot.nominations or evictions or below):
@@ -553,7 +549,9 @@ class _Tick:
     def _has_room(self, fact: AllocationFact) -> bool:
         """Whether each role of the smallest gang has at least one feasible node."""
         rows = [
-            self.state.whatif.row(role) for role, want in zip(fact.roles, gang_size.targets(fact), strict=True) if want
+            self.state.whatif.row(role)
+            for role, want in zip(fact.roles, rank_request.targets(fact), strict=True)
+            if want
         ]
         for row in rows:
             row.refresh()
@@ -605,8 +603,7 @@ class _Tick:
         gangs = [
             each
             for holding in below
-            if (each := growth.running_gang(state.whatif, holding, state.running_with_windows(holding.allocation)))
-            is not None
+            if (each := running_gang(state.whatif, holding, state.running_with_windows(holding.allocation))) is not None
         ]
         self._add_surplus([each.placed for each in gangs])
         return tuple(grow for each in gangs if (grow := each.decision(state.whatif)) is not None)
@@ -650,7 +647,7 @@ class _Tick:
         """Enter the next rank that queue `name` may add to one of its `gangs` into the tournament."""
         while gangs:
             fact = gangs[0].allocation
-            chosen = gang_size.next_role(fact.roles, [len(part.nodes) for part in gangs[0].parts])
+            chosen = rank_request.next_role(fact.roles, [len(part.nodes) for part in gangs[0].parts])
             if chosen is not None:
                 tournament.enter(name, quota_of(fact.roles[chosen]).amounts, (number, 0, 0, "", name))
                 return
@@ -662,7 +659,7 @@ class _Tick:
         full: frozenset[int] = frozenset()
         while True:
             counts = [len(part.nodes) for part in placed.parts]
-            chosen = gang_size.next_role(fact.roles, counts, full)
+            chosen = rank_request.next_role(fact.roles, counts, full)
             if chosen is None:
                 return False
             demand = quota_of(fact.roles[chosen])

@@ -18,8 +18,7 @@ import msgspec
 from slipway.errors import InvalidError
 from slipway.scheduler.simulate import answer, what_if
 from slipway.scheduler.simulate.run import simulate
-from slipway.scheduler.simulate.scenario import checked
-from slipway.scheduler.simulate.unsupported import check_scores, unsupported
+from slipway.scheduler.simulate.scenario import check_scores, checked, unsupported
 
 
 class SimulationRequest(msgspec.Struct, frozen=True, kw_only=True):

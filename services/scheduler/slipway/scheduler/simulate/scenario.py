@@ -2,10 +2,13 @@
 
 Owns the order of the checks of a scenario: as text (`slipway.yaml_reader`), field by field (`scenario_format.py`), then
 as a whole (`checks.py`).
+
+Warns about features of a scenario that the planner does not support, so that none is ignored silently.
 """
 
 import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +16,7 @@ import msgspec
 
 from slipway import yaml_reader
 from slipway.errors import InvalidError
+from slipway.scheduler.plan.placement.scores import SCORES
 from slipway.scheduler.simulate import checks
 from slipway.scheduler.simulate.scenario_format import (
     AllocationPart,
@@ -172,3 +176,25 @@ def _only(document: Any, steps: list[str | int], entries: dict[str, Any]) -> Any
     if isinstance(first, int):
         return [_only(item, rest, entries) if at == first else item for at, item in enumerate(document)]
     return {**document, first: _only(document[first], rest, entries)}
+
+
+def check_scores(scenario: Scenario) -> None:
+    """Check that all names of scores are known.
+
+    Raises:
+        InvalidError: a name is unknown; the message has its path.
+    """
+    for name in scenario.pool.scores:
+        if name not in SCORES:
+            raise InvalidError(f"pool.scores.{name}: there is no such score; known are {', '.join(sorted(SCORES))}")
+
+
+def unsupported(scenario: Scenario) -> tuple[str, ...]:
+    """Return one sentence for each feature that was ignored."""
+    return tuple(dict.fromkeys(_of_work(scenario)))
+
+
+def _of_work(scenario: Scenario) -> Iterator[str]:
+    for job in scenario.jobs:
+        if job.weight != 1:
+            yield f"job {job.name}: weight decides only between equal places; shares are between queues"

@@ -29,9 +29,9 @@ from slipway.model.facts import (
     VolumeFact,
     WindowFact,
 )
+from slipway.model.ids import labels_if_named
 from slipway.model.mig import GPU_UNITS
 from slipway.model.position import milliseconds
-from slipway.model.ranklabels import labels_if_named
 from slipway.model.reasons import DependencyEnd
 from slipway.model.resources import CPU, GPU, MEMORY, PODS, Resources, gpus_of
 from slipway.scheduler.plan.state.rank_request import requests_of

@@ -4,8 +4,8 @@ A running allocation ends exactly at its run limit, because nothing else is know
 is treated as gone. The planner, its policy and the virtual world are those of `slipway simulate`; only the initial
 state is real. Times in the answer are seconds from now. Pure.
 
-For one waiting allocation it also estimates when it is likely to start (`futures.py`), from the past of the pool in the
-request.
+For one waiting allocation it also estimates when it is likely to start (`forecast.py`), from the past of the pool in
+the request.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 
 from slipway.errors import InvalidError
-from slipway.kube.facts import FEED_KINDS, Fact, decode_fact
+from slipway.facts.core_objects import FEED_KINDS, Fact, decode_fact
 from slipway.model.facts import VOLUMES, AllocationFact, PoolFact, QuotaFact, VolumeFact
 from slipway.model.ids import allocation_id
 from slipway.model.lifecycle import Phase
-from slipway.model.podquota import is_counted, usage_of
+from slipway.model.namespace_limits import is_counted, usage_of
 from slipway.model.times import format_time
 from slipway.scheduler.plan.placement.explain import instruction_of
 from slipway.scheduler.plan.preemption.eviction_budget import remembered
@@ -26,17 +26,18 @@ from slipway.scheduler.plan.state.plan_types import as_data
 from slipway.scheduler.plan.state.snapshot import nodes_of_pool
 from slipway.scheduler.simulate import scenario_facts
 from slipway.scheduler.simulate.changes import PoolStanding, apply, decode
-from slipway.scheduler.simulate.futures import (
+from slipway.scheduler.simulate.forecast import (
     HORIZON_S,
+    SAMPLES_MIN,
     KnownPast,
     LiveWork,
     PastArrival,
+    PastRun,
     PresentState,
     as_run,
     likely_starts,
 )
 from slipway.scheduler.simulate.run import SimulationOutcome, simulate
-from slipway.scheduler.simulate.run_times import SAMPLES_MIN, PastRun
 from slipway.scheduler.simulate.scenario_format import AllocationPart, PlacedPart, RankPart, Scenario
 from slipway.scheduler.simulate.world import AllocationHistory
 

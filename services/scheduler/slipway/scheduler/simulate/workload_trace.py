@@ -21,9 +21,8 @@ from msgspec import Meta
 
 from slipway import yaml_reader
 from slipway.errors import InvalidError
-from slipway.model.duration import parse_duration
-from slipway.model.quantity import parse_quantity
-from slipway.model.resources import CPU, GPU, MEMORY, MILLI, scale_of
+from slipway.model.resources import CPU, GPU, MEMORY, MILLI, parse_quantity, scale_of
+from slipway.model.times import parse_duration
 from slipway.scheduler.simulate.scenario import document_of, located, whole
 from slipway.scheduler.simulate.scenario_format import Scenario
 

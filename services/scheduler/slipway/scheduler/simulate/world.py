@@ -17,14 +17,14 @@ from slipway.model.lifecycle import Phase
 from slipway.model.mig import GPU_UNITS
 from slipway.model.reasons import DependencyEnd
 from slipway.model.resources import GPU, GPU_MILLI, MILLI, counted_gpus
-from slipway.scheduler.plan.queueing.branches import with_run_limits
-from slipway.scheduler.plan.state import budgets
+from slipway.scheduler.plan.queueing.queue_tree import with_run_limits
+from slipway.scheduler.plan.state import past_use
 from slipway.scheduler.plan.state.flavors import labelled, where_it_stands
 from slipway.scheduler.plan.state.nodes import NodeTable
 from slipway.scheduler.plan.state.plan_types import Admit, Evict, Grow
 from slipway.scheduler.plan.state.pool_state import PoolState
 from slipway.scheduler.plan.state.rank_request import requests_of
-from slipway.scheduler.plan.state.run_limits import run_limit
+from slipway.scheduler.plan.state.run_ends import run_limit
 from slipway.scheduler.simulate import scenario_facts
 from slipway.scheduler.simulate.scenario_format import AllocationPart, PlacedPart, Scenario
 
@@ -93,7 +93,7 @@ class SimulatedWorld:
         self._flavored = NodeTable(labelled(node, flavors) for node in self.nodes) if flavors else None
         self.columns.set_queues(given.queues)
         self._queues = with_run_limits({queue.name: queue for queue in given.queues})
-        self._windows = budgets.windows(self._queues)
+        self._windows = past_use.budget_windows(self._queues)
         self._stretches: list[GpuOccupancy] = []
         self._past = given.past
         self._held: dict[str, dict[str, int]] = {}
@@ -222,7 +222,7 @@ class SimulatedWorld:
                 if life.is_submitted:
                     self._publish(life)
 
-    def spent(self, now: float) -> budgets.Spent:
+    def spent(self, now: float) -> past_use.Spent:
         """Return what the queues have used in the windows of their budgets."""
         if not self._windows:
             return {}
@@ -233,7 +233,7 @@ class SimulatedWorld:
         ]
         spent: dict[float, dict[str, int]] = {}
         for window_s in self._windows:
-            begin, used = budgets.begin_of(window_s, now), dict[str, int]()
+            begin, used = past_use.begin_of(window_s, now), dict[str, int]()
             for stretch in (*self._stretches, *running):
                 seconds = min(stretch.end, now) - max(stretch.start, begin)
                 if seconds > 0:

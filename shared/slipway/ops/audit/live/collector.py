@@ -9,21 +9,154 @@ Promises
   unknown.
 - The versions of an object that existed at the beginning start with that LIST (`starts_late`).
 Not promised: the history before `begin`, the writers of versions, and data that no server stores.
+
+Objects of any kind in the form of the audit: the whole spec and status, and the time of the last change.
+
+This module decides which parts of an object are read, and determines its last change. No IO.
+
+The content of a live system's streams, as evidence. It only reads.
+
+This module owns the paging and the concurrency. It must not know the checks.
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol, cast
 
+import msgspec
+
+from slipway.crd.meta import LABEL_ALLOCATION_UID, ObjectMeta
 from slipway.errors import ControlPlaneError, ExpiredError, InvariantError
 from slipway.kube.ports import Lists, Watches, WatchEvent, WatchType
+from slipway.kube.resources import (
+    ALLOCATIONS,
+    CONFIG_MAPS,
+    NODES,
+    PODS,
+    QUEUES,
+    RESOURCE_POOLS,
+    SERVICES,
+    Resource,
+)
 from slipway.model.events import AllocationEvent
-from slipway.ops.audit.evidence import AuditEvidence, Version
-from slipway.ops.audit.live.objects import KINDS, AuditedResource, ObservedObject, changed_at
+from slipway.model.ids import AllocationId
+from slipway.model.lifecycle import Phase
+from slipway.model.times import parse_time
+from slipway.ops.audit.evidence import AuditEvidence, HintHistory, Version
 from slipway.ops.audit.records import SETTLE_S
 from slipway.runtime import log
 from slipway.runtime.clock import Clock
 from slipway.runtime.tasks import TaskGroup
+from slipway.streams.ports import DeadLetter, EventLog, Streams
+
+Json = dict[str, Any]
+
+
+class FieldsEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of managedFields, of which only the time is read."""
+
+    time: str = ""
+
+
+class Metadata(ObjectMeta, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Object metadata with managedFields, which contain the time of the last change."""
+
+    managed_fields: list[FieldsEntry] = []
+
+
+class ObservedObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One object. The content of a ConfigMap or a Secret is never read."""
+
+    metadata: Metadata
+    spec: Json = {}
+    status: Json = {}
+
+    @property
+    def body(self) -> Json:
+        """The object as evidence, without managedFields."""
+        body: Json = msgspec.to_builtins(self)
+        body["metadata"].pop("managedFields", None)
+        return body
+
+
+class AuditedResource(msgspec.Struct, frozen=True, kw_only=True):
+    """One resource to list and watch."""
+
+    resource: Resource[ObservedObject]
+    label_selector: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the resource in versions."""
+        return self.resource.plural
+
+
+def _kind(resource: Resource[Any], label_selector: str = "") -> AuditedResource:
+    return AuditedResource(
+        resource=Resource(
+            group=resource.group,
+            version=resource.version,
+            plural=resource.plural,
+            kind=resource.kind,
+            namespaced=resource.namespaced,
+            struct=ObservedObject,
+        ),
+        label_selector=label_selector,
+    )
+
+
+KINDS: tuple[AuditedResource, ...] = (
+    _kind(RESOURCE_POOLS),
+    _kind(QUEUES),
+    _kind(NODES),
+    _kind(ALLOCATIONS),
+    # Pods of others are read too, because they also use nodes.
+    _kind(PODS),
+    _kind(CONFIG_MAPS, LABEL_ALLOCATION_UID),
+    _kind(SERVICES, LABEL_ALLOCATION_UID),
+)
+
+
+def changed_at(obj: ObservedObject, now: float) -> float:
+    """Return the time of the last change (epoch seconds), never earlier than the real one; `now` when it is unknown.
+
+    The time comes from the server's managedFields, to the second. Without them, it is the latest time in the object
+    itself.
+    """
+    noted = [_epoch(entry.time) for entry in obj.metadata.managed_fields]
+    if any(noted):
+        return min(now, max(noted) + 1.0)
+    is_ending = obj.spec.get("desired") == "Stopped" and obj.status.get("phase") != Phase.TERMINATED
+    if is_ending:
+        return now
+    return min(now, max(_times(obj)) or now)
+
+
+def _times(obj: ObservedObject) -> Iterator[float]:
+    meta, status = obj.metadata, obj.status
+    yield _epoch(meta.creation_timestamp or "")
+    yield _epoch(meta.deletion_timestamp or "")
+    for condition in status.get("conditions") or ():
+        yield _epoch(str(condition.get("lastTransitionTime") or ""))
+    for entry in status.get("transitions") or ():
+        yield _epoch(str(entry.get("time") or ""))
+    for container in status.get("containerStatuses") or ():
+        yield from _state_times(container.get("state") or {})
+
+
+def _state_times(state: Mapping[str, Any]) -> Iterator[float]:
+    for detail in state.values():
+        yield _epoch(str(detail.get("startedAt") or ""))
+        yield _epoch(str(detail.get("finishedAt") or ""))
+
+
+def _epoch(text: str) -> float:
+    try:
+        return parse_time(text) if text else 0.0
+    except ValueError:
+        return 0.0
+
 
 AGAIN_S = 1.0
 VERSIONS_MAX = 500_000
@@ -174,4 +307,74 @@ def _is_ours(version: Version) -> bool:
     """Whether the object is part of our work. Nodes and pods of others change all the time."""
     return version.resource == "allocations" or "slipway.dev/allocation-uid" in (
         version.obj["metadata"].get("labels") or {}
+    )
+
+
+PAGE = 500
+AT_ONCE = 16
+NAME = "audit"
+_MS = 1_000.0
+
+
+class Flows(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one look. `streams` is {AllocationID: its events}."""
+
+    streams: dict[str, list[AllocationEvent]]
+    pending_hints: int = 0
+    deliveries: tuple[HintHistory, ...] = ()
+    """Deliveries of the hints that became dead letters."""
+
+
+async def read_streams(streams: Streams, allocations: Iterable[AllocationId]) -> Flows:
+    """Return all stream content of these allocations.
+
+    Raises:
+        TransientError: the streams cannot be read.
+    """
+    slots, found = asyncio.Semaphore(AT_ONCE), dict[str, list[AllocationEvent]]()
+
+    async def one(allocation: AllocationId) -> None:
+        async with slots:
+            found[str(allocation)] = await _events(streams.events, allocation)
+
+    await asyncio.gather(*map(one, allocations))
+    return Flows(
+        streams=found,
+        pending_hints=await streams.work_queue(NAME).backlog(),
+        deliveries=tuple(_delivered(letter) for letter in await _letters(streams)),
+    )
+
+
+async def _events(log: EventLog, allocation: AllocationId) -> list[AllocationEvent]:
+    events: list[AllocationEvent] = []
+    after: str | None = None
+    while True:
+        page = await log.read(allocation, after=after, limit=PAGE)
+        events += [stored.event for stored in page]
+        if len(page) < PAGE:
+            return events
+        after = page[-1].cursor
+
+
+async def _letters(streams: Streams) -> list[DeadLetter]:
+    found: list[DeadLetter] = []
+    after: str | None = None
+    while True:
+        page = await streams.dead.page(after=after, limit=PAGE)
+        found += page
+        if len(page) < PAGE:
+            return found
+        after = page[-1].id
+
+
+def _delivered(letter: DeadLetter) -> HintHistory:
+    key = letter.fields.get("key", "")
+    return HintHistory(
+        hint=f"{letter.source} {letter.entry_id}",
+        allocation=key.rpartition("/")[2],
+        times=letter.deliveries,
+        added_at=int(letter.entry_id.partition("-")[0] or 0) / _MS,
+        dead_at=int(letter.id.partition("-")[0] or 0) / _MS,
+        # An entry that names no allocation could not be decoded.
+        is_poison=not key,
     )

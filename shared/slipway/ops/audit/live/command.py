@@ -22,9 +22,7 @@ from slipway.kube.ports import Gets, KubeApi
 from slipway.kube.resources import CRDS
 from slipway.ops.audit.check import audit
 from slipway.ops.audit.evidence import AuditEvidence
-from slipway.ops.audit.live import flows
-from slipway.ops.audit.live.collector import HistoryCollector
-from slipway.ops.audit.live.flows import Flows
+from slipway.ops.audit.live.collector import Flows, HistoryCollector, read_streams
 from slipway.ops.audit.live.report import AuditReport, keys, report
 from slipway.runtime import service, telemetry
 from slipway.runtime.clock import Clock, Random, SystemClock, SystemRandom
@@ -152,7 +150,7 @@ class Auditor:
         ids = [id_of(end.allocation) for end in ends if not end.version.is_deletion]
         try:
             self._problem = ""
-            return await flows.read(streams, ids)
+            return await read_streams(streams, ids)
         except TransientError as error:
             self._problem = f"the streams cannot be read: {error}"
             return None

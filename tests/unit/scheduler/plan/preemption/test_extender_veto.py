@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from slipway.model.extenders import ExtenderFact
+from slipway.model.facts import ExtenderFact
 from slipway.model.reasons import Gate
 from slipway.scheduler.plan.lint import lint
 from slipway.scheduler.plan.placement.policy import policy_of

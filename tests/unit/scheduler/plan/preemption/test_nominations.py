@@ -6,10 +6,10 @@ from slipway.model.facts import PREEMPTION_MARGIN_S, AllocationFact, QueueFact
 from slipway.model.ledger import Decision, DecisionKind
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Gate, Reason
-from slipway.scheduler.plan.deferred import bundles, deferred
 from slipway.scheduler.plan.lint import lint
 from slipway.scheduler.plan.placement.policy import PlacementPolicy
 from slipway.scheduler.plan.planner import plan, queue_tree
+from slipway.scheduler.plan.preemption.nominations import bundles, deferred
 from slipway.scheduler.plan.state.plan_types import Admit, Evict, Plan
 from slipway.scheduler.plan.state.snapshot import OpenDecision, PoolSnapshot
 from tests.support.planner import a_node, a_role, a_snapshot, amounts, an_allocation, nodes, running

@@ -9,8 +9,8 @@ from slipway.model.facts import AllocationFact, QueueFact
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.placement.tick_state import TickState
 from slipway.scheduler.plan.planner import queue_tree
+from slipway.scheduler.plan.preemption.proposal import NodeSearch
 from slipway.scheduler.plan.preemption.reclaim_rule import FIRST, ReclaimClaim
-from slipway.scheduler.plan.preemption.search import NodeSearch
 from slipway.scheduler.plan.preemption.trial import EvictionTrial
 from slipway.scheduler.plan.preemption.victims import victims_of
 from tests.support.planner import a_node, a_role, a_snapshot, an_allocation, running

@@ -2,8 +2,7 @@
 
 from slipway.model.facts import AllocationFact, QueueFact
 from slipway.scheduler.plan.planner import queue_tree
-from slipway.scheduler.plan.preemption.victim_order import eviction_ranks, in_eviction_order
-from slipway.scheduler.plan.preemption.victims import victims_of
+from slipway.scheduler.plan.preemption.victims import eviction_ranks, in_eviction_order, victims_of
 from slipway.scheduler.plan.queueing.queue_tree import QueueTree
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from tests.support.planner import a_role, a_snapshot, an_allocation, nodes, planned, running

@@ -17,8 +17,8 @@ from slipway.crd.meta import API_GROUP
 from slipway.crd.roleresources import is_extended
 from slipway.model.facts import FLAVOR_LABEL, AllocationFact, PoolFact, RoleFact, Toleration, VolumeFact
 from slipway.model.resources import GPU, GPU_MILLI, GPU_SHARES, MILLI, PODS, Resources
-from slipway.scheduler.plan.state import gang_size
-from slipway.scheduler.plan.state.selectors import mapping_of, mappings_of, strings_of
+from slipway.scheduler.plan.state import rank_request
+from slipway.scheduler.plan.state.affinity_terms import mapping_of, mappings_of, strings_of
 
 POD_SETS_MAX = 32
 """The most pod sets that a ProvisioningRequest may have."""
@@ -56,7 +56,7 @@ def pod_sets(
     """
     labels = {flavor.name: flavor.node_labels for flavor in pool.flavors}
     chosen: Mapping[str, str] = next((labels[name] for name in flavors if name in labels), NO_LABELS)
-    counts = gang_size.targets(fact)
+    counts = rank_request.targets(fact)
     return tuple(
         _pod_set(role, count, pool, volumes, chosen)
         for role, count in zip(fact.roles, counts, strict=True)

@@ -11,8 +11,7 @@ import msgspec
 
 from slipway.model.facts import AllocationFact
 from slipway.model.position import WorkKey
-from slipway.scheduler.plan.explanation.preempting_rivals import RivalCheck
-from slipway.scheduler.plan.explanation.remedies import BY_ITSELF, CHANGEABLE, RemedyState, smallest_change
+from slipway.scheduler.plan.explanation.remedies import BY_ITSELF, CHANGEABLE, RemedyState, RivalCheck, smallest_change
 from slipway.scheduler.plan.placement import explain
 from slipway.scheduler.plan.placement.tick_state import Admitted
 from slipway.scheduler.plan.placement.topology import REQUIRED, common_key

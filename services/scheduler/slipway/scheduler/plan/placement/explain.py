@@ -9,13 +9,23 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from slipway.model.duration import format_at_most
 from slipway.model.facts import FLAVOR_LABEL, AllocationFact, JobFact, QuotaFact, RoleFact
 from slipway.model.mig import GPU_UNITS, spell_units
-from slipway.model.quantity import format_quantity
 from slipway.model.reasons import NEVER, Gate
-from slipway.model.resources import CPU, GPU, GPU_MILLI, GPU_SHARES, MEMORY, MILLI, PODS, flavor_in, scale_of, total
-from slipway.model.times import format_time
+from slipway.model.resources import (
+    CPU,
+    GPU,
+    GPU_MILLI,
+    GPU_SHARES,
+    MEMORY,
+    MILLI,
+    PODS,
+    flavor_in,
+    format_quantity,
+    scale_of,
+    total,
+)
+from slipway.model.times import format_at_most, format_time
 from slipway.model.windows import ENDS_BY
 from slipway.scheduler.plan.placement.extenders import WAITING
 from slipway.scheduler.plan.placement.feasibility import admitting, empty_room
@@ -32,10 +42,9 @@ from slipway.scheduler.plan.placement.topology import (
 )
 from slipway.scheduler.plan.placement.whatif import WhatIf
 from slipway.scheduler.plan.queueing.queue_tree import ROOT, Shortfall
-from slipway.scheduler.plan.state.gang_size import smallest_demand, targets
+from slipway.scheduler.plan.state.affinity_terms import mapping_of, mappings_of, strings_of
 from slipway.scheduler.plan.state.plan_types import Explanation, Remedy
-from slipway.scheduler.plan.state.rank_request import RankRequest, requests_of
-from slipway.scheduler.plan.state.selectors import mapping_of, mappings_of, strings_of
+from slipway.scheduler.plan.state.rank_request import RankRequest, requests_of, smallest_demand, targets
 
 PLACE = frozenset({Gate.NO_FIT, Gate.TOPOLOGY_TOO_SMALL})
 """The gates of work that finds no room on the nodes."""

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 import numpy as np
 
-from slipway.model.extenders import ExtenderFact
-from slipway.model.facts import AllocationFact, RoleFact
+from slipway.model.facts import AllocationFact, ExtenderFact, RoleFact
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.state.extender_results import (
     Answers,

@@ -11,8 +11,7 @@ import heapq
 
 import numpy as np
 
-from slipway.scheduler.plan.placement.feasibility import FeasibilityRow
-from slipway.scheduler.plan.placement.sequential_fill import fill_in_turn
+from slipway.scheduler.plan.placement.feasibility import FeasibilityRow, fill_in_turn
 from slipway.scheduler.plan.state.nodes import Bools, Ints
 
 FEW = 16

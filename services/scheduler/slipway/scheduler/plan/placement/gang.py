@@ -8,32 +8,137 @@ Roles are placed one after the other, so one role may take nodes that another ne
 order of its roles is tried in other orders, with the blocked role first. Roles that require the same kind of domain are
 placed in one domain together if one has room for all of them; otherwise each role gets a domain of its own. A topology
 of the whole gang is applied first: all roles are placed within one domain of it, as if the pool had no other nodes.
+
+The placement of one role of a gang: its placed ranks, or why they have no place.
+
+Takes nothing from the what-if copy: the gang does, when a role has its places.
+
+Running elastic gangs that have fewer ranks than their count: which may grow, and which ranks are new.
+
+Owns how a running gang is represented on the what-if copy (its places are taken there already), and the numbers and
+devices of the added ranks. The planner decides when a gang grows.
+Invariant: a rank that has a place keeps it; a new rank has the lowest free number of its role.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import permutations
 
 import msgspec
 import numpy as np
 
-from slipway.model.facts import AllocationFact
+from slipway.model import growth
+from slipway.model.facts import AllocationFact, RoleFact
+from slipway.model.lifecycle import Phase
+from slipway.model.mig import whole_gpus
 from slipway.model.resources import Resources, total
-from slipway.scheduler.plan.placement.diagnose import diagnose
-from slipway.scheduler.plan.placement.role_placement import PlacedRole as PlacedRole
-from slipway.scheduler.plan.placement.role_placement import PlacementFailure as PlacementFailure
-from slipway.scheduler.plan.placement.role_placement import next_node, place_role
-from slipway.scheduler.plan.placement.sequential_fill import needs_others
+from slipway.scheduler.plan.placement.feasibility import FeasibilityRow, NodeVerdict, diagnose, needs_others
+from slipway.scheduler.plan.placement.fill import fill
 from slipway.scheduler.plan.placement.topology import (
     REQUIRED,
+    RankGoal,
     common_domains,
     common_key,
+    largest_domain,
     most_together,
+    near,
+    pack,
     shared_domains,
 )
 from slipway.scheduler.plan.placement.whatif import WhatIf
-from slipway.scheduler.plan.state.gang_size import next_role, targets
 from slipway.scheduler.plan.state.nodes import Bools, Ints, LabelColumn
-from slipway.scheduler.plan.state.rank_request import quota_of
+from slipway.scheduler.plan.state.plan_types import Grow
+from slipway.scheduler.plan.state.rank_request import next_role, quota_of, targets
+from slipway.scheduler.plan.state.snapshot import Holding
+
+
+class PlacedRole(msgspec.Struct):
+    """The placed ranks of one role. Later ranks may use `allowed` (None: all nodes), and try `close` first."""
+
+    role: RoleFact
+    row: FeasibilityRow
+    nodes: list[int]
+    allowed: Bools | None = None
+    close: Bools | None = None
+
+
+class PlacementFailure(msgspec.Struct, frozen=True):
+    """Why a gang has no place: `found` of `needed` ranks have one, and `role` is the blocked role.
+
+    `least` is the number of ranks that `role` itself requires; 0 when only the total of all roles is too small.
+    """
+
+    role: RoleFact
+    needed: int
+    found: int
+    least: int
+    verdict: NodeVerdict
+    """the verdict on the first rank without a place"""
+    is_topology: bool = False
+    """whether there is room for all ranks, but not within one domain"""
+    largest: int = 0
+    """with `is_topology`: number of ranks that fit the largest domain"""
+    common: str = ""
+    """with `is_topology`: the label whose domain all roles must share; the numbers are then of the whole gang"""
+
+
+def place_role(
+    whatif: WhatIf, row: FeasibilityRow, role: RoleFact, want: int, within: Bools | None
+) -> PlacedRole | PlacementFailure:
+    if want == 0:
+        return PlacedRole(role, row, [], within)
+    if role.topology is None:
+        nodes = fill(row, want, within)
+        if len(nodes) >= role.minimum:
+            return PlacedRole(role, row, nodes, within)
+        return PlacementFailure(role, want, len(nodes), role.minimum, _verdict(row, nodes))
+    goal = RankGoal(least=role.minimum, want=want, most=role.count)
+    packed = pack(row, role.topology, goal, ordered=whatif.policy.topology, within=within)
+    if packed is not None:
+        return PlacedRole(role, row, packed.nodes, packed.allowed)
+    rooms = row.room(want, within)
+    room = int(rooms.sum())
+    is_topology = role.topology.mode == REQUIRED and room >= role.minimum
+    nodes = [] if is_topology else fill(row, want, within)
+    largest = largest_domain(rooms, whatif.table.label(role.topology.key)) if is_topology else 0
+    return PlacementFailure(role, want, min(room, want), role.minimum, _verdict(row, nodes), is_topology, largest)
+
+
+def next_node(whatif: WhatIf, part: PlacedRole) -> list[int]:
+    """Return a node for one more rank, empty when there is none.
+
+    The domains that the role uses already are tried first, from the innermost. The first rank of a role determines
+    where the others may be placed.
+    """
+    topology = part.role.topology
+    if topology is None:
+        return _close(part) or fill(part.row, 1, part.allowed)
+    if not part.nodes:
+        first = RankGoal(least=1, want=1, most=part.role.count)
+        packed = pack(part.row, topology, first, ordered=whatif.policy.topology, within=part.allowed)
+        if packed is None:
+            return []
+        part.allowed = packed.allowed
+        return packed.nodes
+    for domains in near(whatif.table, topology.key, whatif.policy.topology, part.nodes):
+        nodes = fill(part.row, 1, domains if part.allowed is None else domains & part.allowed)
+        if nodes:
+            return nodes
+    return _close(part) or fill(part.row, 1, part.allowed)
+
+
+def _close(part: PlacedRole) -> list[int]:
+    if part.close is None:
+        return []
+    return fill(part.row, 1, part.close if part.allowed is None else part.close & part.allowed)
+
+
+def _verdict(row: FeasibilityRow, nodes: list[int]) -> NodeVerdict:
+    """Return the verdict on one more rank, with the ranks of `nodes` taken."""
+    row.usage.take(row.request, nodes)
+    verdict = diagnose(row.request, row.usage)
+    row.usage.take(row.request, nodes, -1)
+    return verdict
+
 
 ORDERS_MAX = 6
 """The number of role orders that are tried for one gang."""
@@ -315,3 +420,105 @@ def _fill_up(
         if not extend(whatif, parts[chosen]):
             full |= {chosen}
     return None
+
+
+class GrowingGang(msgspec.Struct, frozen=True):
+    """A running gang on the what-if copy, with the ranks that it had before."""
+
+    placed: PlacedGang
+    had: dict[int, str]
+    """{rank: node}"""
+
+    def decision(self, whatif: WhatIf) -> Grow | None:
+        """Return the added ranks; None when there are none. Call it once, after all ranks were taken."""
+        placements: dict[int, str] = {}
+        devices: dict[int, tuple[int, ...]] = {}
+        base = 0
+        for part in self.placed.parts:
+            ranks = range(base, base + part.role.count)
+            free = [rank for rank in ranks if rank not in self.had]
+            added = part.nodes[part.role.count - len(free) :]
+            for rank, node in zip(free, added, strict=False):
+                placements[rank] = whatif.table.names[node]
+                numbers = whatif.assign_devices(part.row, node)
+                if numbers:
+                    devices[rank] = numbers
+            base += part.role.count
+        if not placements:
+            return None
+        fact = self.placed.allocation
+        return Grow(allocation=fact.key, uid=fact.uid, attempt=fact.attempt, placements=placements, devices=devices)
+
+
+def may_grow(holding: Holding, now: float) -> bool:
+    """Whether the gang runs, continues, has fewer ranks than its count, and is not changing already."""
+    fact = holding.allocation
+    is_below = fact.is_elastic and len(holding.admitted) < fact.rank_count
+    is_leaving = bool(holding.leaving) or not set(fact.leaving_ranks) <= set(fact.left_ranks)
+    # When a rank has ended well, the other ranks are about to end too.
+    is_ending = not holding.admitted.keys() - holding.charges.keys() <= set(fact.failed_ranks)
+    is_whole = fact.phase is Phase.RUNNING and fact.is_wanted and not (is_leaving or holding.is_growing)
+    return is_below and is_whole and not is_ending and fact.grows_after <= now
+
+
+def below_count(holdings: Iterable[Holding], now: float) -> list[Holding]:
+    """Return the gangs that may grow, the one that has run longest first."""
+    found = [holding for holding in holdings if may_grow(holding, now)]
+    return sorted(found, key=lambda each: (each.allocation.started, each.allocation.created, each.allocation.uid))
+
+
+def next_growth_at(holdings: Iterable[Holding], now: float) -> float:
+    """Return when the next gang becomes able to grow (epoch seconds); 0 for never."""
+    times = (holding.allocation.grows_after for holding in holdings)
+    return min((at for at in times if at > now), default=0.0)
+
+
+def running_gang(whatif: WhatIf, holding: Holding, fact: AllocationFact) -> GrowingGang | None:
+    """Return the running gang on the what-if copy; None when one of its nodes was deleted, so its domain is unknown.
+
+    `fact` is the holding's, with the windows that are closed to its new ranks.
+    """
+    index = whatif.table.index
+    if any(node not in index for node in holding.admitted.values()):
+        return None
+    whatif.owner = fact
+    avoid = tuple(name for name in fact.avoid_nodes if name in index)
+    parts: list[PlacedRole] = []
+    common = _common(whatif, fact, [index[node] for node in holding.admitted.values()])
+    base = 0
+    for role in fact.roles:
+        nodes = [index[holding.admitted[rank]] for rank in range(base, base + role.count) if rank in holding.admitted]
+        allowed = common
+        if nodes and role.topology is not None and role.topology.mode == REQUIRED:
+            codes = whatif.table.label(role.topology.key).codes
+            own = np.isin(codes, codes[nodes])
+            allowed = own if common is None else own & common
+        parts.append(PlacedRole(role, whatif.row(role, avoid), nodes, allowed))
+        base += role.count
+    return GrowingGang(PlacedGang(fact, tuple(parts), is_as_wanted=True), dict(holding.admitted))
+
+
+def _common(whatif: WhatIf, fact: AllocationFact, nodes: list[int]) -> Bools | None:
+    """Return the nodes of the domain in which all roles must be; None when they need not share a domain."""
+    key = common_key(fact)
+    if not key:
+        return None
+    codes = whatif.table.label(key).codes
+    return np.isin(codes, codes[nodes]) & (codes >= 0)
+
+
+def lacking_text(fact: AllocationFact) -> str:
+    """Return one sentence about the ranks that a running gang below its count lacks."""
+    missing = [role.requests.gpu_units() for role, lacks in _lacking(fact) for _ in range(lacks)]
+    gpus = whole_gpus(sum(missing))
+    return growth.below_count(have=fact.rank_count - len(missing), count=fact.rank_count, gpus=gpus)
+
+
+def _lacking(fact: AllocationFact) -> list[tuple[RoleFact, int]]:
+    """Return (role, number of its ranks without a place) for each role."""
+    found: list[tuple[RoleFact, int]] = []
+    base = 0
+    for role in fact.roles:
+        found.append((role, sum(rank not in fact.placements for rank in range(base, base + role.count))))
+        base += role.count
+    return found

@@ -14,8 +14,7 @@ from typing import Any
 
 import msgspec
 
-from slipway.model.extenders import ExtenderFact
-from slipway.model.facts import PREEMPTION_MARGIN_S, PoolFact, Toleration
+from slipway.model.facts import PREEMPTION_MARGIN_S, ExtenderFact, PoolFact, Toleration
 from slipway.model.ledger import DECISIONS_PER_TICK_MAX
 from slipway.scheduler.plan.placement.scores import SCORES
 from slipway.scheduler.plan.placement.scores.args import faults, sound_args

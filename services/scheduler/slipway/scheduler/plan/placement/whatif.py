@@ -19,8 +19,7 @@ from slipway.scheduler.plan.state.rank_request import (
     request_key,
     requests_of,
 )
-from slipway.scheduler.plan.state.sampling import NODES_MIN, SampleCursor
-from slipway.scheduler.plan.state.usage import NodeUsage
+from slipway.scheduler.plan.state.usage import NODES_MIN, NodeUsage, SampleCursor
 
 PACKED = {"MostAllocated": 1}
 

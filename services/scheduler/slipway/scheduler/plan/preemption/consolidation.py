@@ -14,9 +14,8 @@ from slipway.model.facts import AllocationFact
 from slipway.model.lifecycle import Phase
 from slipway.scheduler.plan.placement import gang
 from slipway.scheduler.plan.placement.tick_state import Accept, Admitted, Ranks, TickState
-from slipway.scheduler.plan.preemption.minimise import PreemptionResult, put_back
-from slipway.scheduler.plan.preemption.trial import EvictionTrial
-from slipway.scheduler.plan.state import gang_size
+from slipway.scheduler.plan.preemption.trial import EvictionTrial, PreemptionResult, put_back
+from slipway.scheduler.plan.state import rank_request
 from slipway.scheduler.plan.state.nodes import Bools
 from slipway.scheduler.plan.state.plan_types import Explanation
 from slipway.scheduler.plan.state.snapshot import Holding
@@ -91,7 +90,7 @@ def hold_places(state: TickState) -> list[Admitted]:
         if not evict.by or evict.ranks or uid in coming:
             continue
         fact = state.with_windows(next_attempt(state.snapshot.holdings[uid].allocation))
-        if not _has_node(state, fact) or state.may_use(fact, gang_size.smallest_demand(fact)) is not None:
+        if not _has_node(state, fact) or state.may_use(fact, rank_request.smallest_demand(fact)) is not None:
             continue
         placed = gang.place(state.whatif, fact)
         if not isinstance(placed, gang.PlacementFailure):
@@ -108,7 +107,7 @@ def _is_elastic(placed: gang.PlacedGang) -> bool:
 
 def _has_node(state: TickState, fact: AllocationFact) -> bool:
     """Whether each role of the smallest gang has a feasible node."""
-    rows = [state.whatif.row(role) for role, want in zip(fact.roles, gang_size.targets(fact), strict=True) if want]
+    rows = [state.whatif.row(role) for role, want in zip(fact.roles, rank_request.targets(fact), strict=True) if want]
     for row in rows:
         row.refresh()
     return all(bool(row.fits.any()) for row in rows)

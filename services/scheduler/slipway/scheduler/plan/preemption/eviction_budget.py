@@ -8,10 +8,9 @@ disabled node, `kill`) is not charged. Knows nothing of preemptors; `model/evict
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from slipway.model.duration import format_duration
 from slipway.model.eviction_rate import POOL_SCOPE, EvictionLevel, EvictionLimit, charged
 from slipway.model.facts import AllocationFact, PoolFact, QueueFact
-from slipway.model.times import format_time
+from slipway.model.times import format_duration, format_time
 from slipway.scheduler.plan.state.plan_types import Evict
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 

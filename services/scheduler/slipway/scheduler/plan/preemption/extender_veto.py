@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from slipway.model.extenders import ExtenderFact
-from slipway.model.facts import AllocationFact, RoleFact
+from slipway.model.facts import AllocationFact, ExtenderFact, RoleFact
 from slipway.model.reasons import Gate
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.placement import gang

@@ -8,9 +8,18 @@ victims are leaving, its allocation takes no other places. A nomination is dropp
 not start any more, it has run out, no leaving work can free its places, or work with more right needs them. Work has
 more right by a higher priority in the same queue; between queues, by a higher priority of the queue, or by a smaller
 share.
+
+The whole usage of an allocation on its nodes, booked for places that are promised and not yet used.
+
+Decides whether promised and existing usage exceed a node together. Knows no ledger decisions.
+
+The admissions of a plan that cannot start at once: they need room that its evictions, or leaving work, must release.
+
+Pure. How long a victim needs to leave is not known here. A simulation, in which evictions are instant, does not need
+this.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -18,17 +27,58 @@ import numpy as np
 from slipway.model.facts import AllocationFact
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Gate
-from slipway.model.resources import Resources
+from slipway.model.resources import GPU, GPU_MILLI, Resources, total
 from slipway.scheduler.plan.placement import gang
 from slipway.scheduler.plan.placement.tick_state import Accept, Admitted, TickState
 from slipway.scheduler.plan.placement.topology import common_key
 from slipway.scheduler.plan.queueing.admission_checks import closed_gate
-from slipway.scheduler.plan.state import gang_size
-from slipway.scheduler.plan.state.committed_usage import book, charges_of, demand_of, is_over
-from slipway.scheduler.plan.state.ordering import priority_of
-from slipway.scheduler.plan.state.plan_types import Explanation
-from slipway.scheduler.plan.state.snapshot import Holding, Nomination
-from slipway.scheduler.plan.state.usage import Charge
+from slipway.scheduler.plan.queueing.queue_tree import QueueTree
+from slipway.scheduler.plan.state import rank_request
+from slipway.scheduler.plan.state.flavors import where_it_stands
+from slipway.scheduler.plan.state.pending import priority_of
+from slipway.scheduler.plan.state.plan_types import Admit, Evict, Explanation, Plan
+from slipway.scheduler.plan.state.pool_state import charge_of_rank
+from slipway.scheduler.plan.state.rank_request import quota_of
+from slipway.scheduler.plan.state.snapshot import Holding, Nomination, PoolSnapshot
+from slipway.scheduler.plan.state.usage import Charge, NodeUsage
+
+
+def charges_of(
+    fact: AllocationFact, placements: Mapping[int, str], devices: Mapping[int, tuple[int, ...]]
+) -> list[Charge]:
+    """Return what its ranks use on the nodes of `placements`."""
+    roles = [(rank, role, node) for rank, node in placements.items() if (role := fact.role_of(rank)) is not None]
+    return [charge_of_rank(role, node, devices.get(rank, ()), fact) for rank, role, node in roles]
+
+
+def demand_of(fact: AllocationFact, placements: Mapping[int, str]) -> Resources:
+    """Return what its placed ranks use, as quota counts it."""
+    return total(quota_of(role) for rank in placements if (role := fact.role_of(rank)) is not None)
+
+
+def book(usage: NodeUsage, charges: Iterable[Charge], times: int = 1) -> None:
+    """Add `charges` `times` times (-1 removes them). Charges on nodes that the table lacks are skipped."""
+    for charge in charges:
+        node = usage.table.index.get(charge.node)
+        if node is not None:
+            usage.charge(charge, node, times)
+
+
+def is_over(usage: NodeUsage, charges: Iterable[Charge]) -> bool:
+    """Whether a node of `charges`, which must be booked in `usage`, is over its amounts, devices or ports."""
+    table = usage.table
+    for charge in charges:
+        node = table.index[charge.node]
+        names = {GPU, GPU_MILLI, *charge.requests.amounts} if charge.requests.gpus() else charge.requests.amounts
+        rows = [row for name in names if (row := table.row.get(name)) is not None]
+        if any(usage.used[row, node] > table.allocatable[row, node] for row in rows):
+            return True
+        if any(usage.port(port)[node] > 1 for port in charge.ports):
+            return True
+        if usage.devices is not None and any(at == node for _, at in usage.devices.over):
+            return True
+    return False
+
 
 NAMES_SHOWN = 3
 
@@ -197,7 +247,7 @@ class Nominations:
 
     def _placed(self, held: _HeldNomination) -> Admitted | None:
         state, fact = self._state, self._state.with_windows(held.fact)
-        if state.may_use(fact, gang_size.smallest_demand(fact)) is not None:
+        if state.may_use(fact, rank_request.smallest_demand(fact)) is not None:
             return None
         within = np.zeros(len(state.whatif.table), dtype=np.bool_)
         within[[state.whatif.table.index[node] for node in held.nomination.placements.values()]] = True
@@ -228,7 +278,7 @@ class Nominations:
             state.remove(holding, holding.leaving)
         made: Admitted | None = None
         placed = (
-            gang.place(state.whatif, fact) if state.may_use(fact, gang_size.smallest_demand(fact)) is None else None
+            gang.place(state.whatif, fact) if state.may_use(fact, rank_request.smallest_demand(fact)) is None else None
         )
         if isinstance(placed, gang.PlacedGang):
             demand = placed.demand()
@@ -304,7 +354,7 @@ class Nominations:
         mine, theirs = state.tree.queue(fact.queue), state.tree.queue(other.queue)
         if mine is None or theirs is None:
             return False
-        share = state.tree.share(fact.queue, gang_size.smallest_demand(fact).amounts)
+        share = state.tree.share(fact.queue, rank_request.smallest_demand(fact).amounts)
         return (-mine.priority, share) < (-theirs.priority, state.tree.share(other.queue))
 
 
@@ -326,3 +376,54 @@ def _waits(leaving: Iterable[Holding]) -> Explanation:
         gate=Gate.MAKING_ROOM,
         message=f"nodes are reserved for it; it waits for the eviction of {shown or 'the work on them'}",
     )
+
+
+def deferred(
+    snapshot: PoolSnapshot, tree: QueueTree, admits: Sequence[Admit], evictions: Sequence[Evict]
+) -> frozenset[str]:
+    """Return the uids of those `admits` that cannot start yet and become nominations.
+
+    They need nodes, quota or slots that leaving work still uses. `tree` contains what is used now; it is changed.
+    """
+    evicted = {evict.uid for evict in evictions}
+    usage, slots = snapshot.usage.copy(), dict(snapshot.slots)
+    later: set[str] = set()
+    for admit in admits:
+        fact = snapshot.backlog.get(admit.uid)
+        if admit.victims or admit.uid in evicted or fact is None:
+            later.add(admit.uid)
+            continue
+        if snapshot.pool.flavors:
+            fact = where_it_stands(fact, admit.placements, snapshot.table)
+        charges = charges_of(fact, admit.placements, admit.devices)
+        demand = demand_of(fact, admit.placements)
+        book(usage, charges)
+        short = tree.shortfall(fact.queue, demand.amounts, preemptible=fact.preemptible)
+        if short is not None or is_over(usage, charges) or _exceeds(snapshot, slots, fact, demand.gpus()):
+            book(usage, charges, -1)
+            later.add(admit.uid)
+            continue
+        tree.take(fact.queue, demand.amounts, preemptible=fact.preemptible)
+        if fact.job:
+            job = (fact.namespace, fact.job)
+            slots[job] = slots.get(job, 0) + demand.gpus()
+    return frozenset(later)
+
+
+def bundles(plan: Plan) -> list[frozenset[str]]:
+    """Return sets of uids that must be applied together: evictions, and the admissions that need their room."""
+    found: list[frozenset[str]] = []
+    keys = {admit.allocation: admit.uid for admit in plan.admits}
+    links = [frozenset((admit.uid, *admit.victims)) for admit in plan.admits if admit.victims]
+    links += [frozenset((evict.uid, keys[evict.by])) for evict in plan.evictions if evict.by in keys]
+    for link in links:
+        joined = link.union(*(each for each in found if each & link))
+        found = [*(each for each in found if not each & link), joined]
+    return found
+
+
+def _exceeds(snapshot: PoolSnapshot, slots: dict[tuple[str, str], int], fact: AllocationFact, asked: int) -> bool:
+    """Whether `asked` more GPU slots would exceed the job's `maxSlots`."""
+    job = snapshot.job_of(fact)
+    used = slots.get((fact.namespace, fact.job), 0)
+    return job is not None and job.max_slots is not None and asked > 0 and used + asked > job.max_slots

@@ -7,9 +7,17 @@ Sets of victims are minimal: none of them can be put back.
 
 Owns the choice between these possibilities. Other modules decide how nodes are compared (`search`), the order of
 victims (`victims`), the reclaim rule (`reclaim_rule`, `confined_claim`) and the rules on history (`loop_guard`).
+
+The loop guard, which prevents loops and chains of evictions.
+
+It protects work that was preempted too often, work that displaced the preemptor, and work that the same preemptor has
+displaced repeatedly. It also stops a queue or an allocation that has just made room from reclaiming.
+
+Owns the rules on history; knows nothing of queues or nodes. The rules apply whatever the policy of a queue is.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
 
@@ -17,30 +25,88 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from slipway.model.duration import format_duration
 from slipway.model.facts import AllocationFact, QueueFact
 from slipway.model.reasons import Reason
 from slipway.model.resources import Resources
-from slipway.model.times import format_time
+from slipway.model.times import format_duration, format_time
 from slipway.scheduler.plan.placement import gang
 from slipway.scheduler.plan.placement.tick_state import Accept, Admitted, TickState
-from slipway.scheduler.plan.preemption import loop_guard
-from slipway.scheduler.plan.preemption.confined_claim import ConfinedClaim, confined_claim
 from slipway.scheduler.plan.preemption.consolidation import move
 from slipway.scheduler.plan.preemption.eviction_budget import EvictionBudget, limits_of
 from slipway.scheduler.plan.preemption.extender_veto import held_to
-from slipway.scheduler.plan.preemption.minimise import PreemptionResult, settle
 from slipway.scheduler.plan.preemption.proposal import Proposals
-from slipway.scheduler.plan.preemption.reclaim_rule import CONFINED, FIRST, SECOND, ReclaimClaim
-from slipway.scheduler.plan.preemption.rules import ANY, NEVER, NEWER
-from slipway.scheduler.plan.preemption.trial import EvictionTrial
-from slipway.scheduler.plan.preemption.victim_order import in_eviction_order
-from slipway.scheduler.plan.preemption.victims import EvictionUnit, lowest_of, victims_of
-from slipway.scheduler.plan.state import gang_size
+from slipway.scheduler.plan.preemption.reclaim_rule import (
+    ANY,
+    CONFINED,
+    FIRST,
+    NEVER,
+    NEWER,
+    SECOND,
+    ConfinedClaim,
+    ReclaimClaim,
+    confined_claim,
+)
+from slipway.scheduler.plan.preemption.trial import EvictionTrial, PreemptionResult, settle
+from slipway.scheduler.plan.preemption.victims import EvictionUnit, in_eviction_order, lowest_of, victims_of
+from slipway.scheduler.plan.state import rank_request
 from slipway.scheduler.plan.state.nodes import Bools
-from slipway.scheduler.plan.state.ordering import priority_of
+from slipway.scheduler.plan.state.pending import priority_of
 from slipway.scheduler.plan.state.plan_types import Evict
 from slipway.scheduler.plan.state.snapshot import Holding
+
+MANY = 3
+"""The preemptions of one victim within `MANY_WITHIN_S` after which it is not preempted any more."""
+MANY_WITHIN_S = 3600.0
+TURN_WITHIN_S = 600.0
+"""For this time a displaced allocation may not displace the allocation that displaced it (seconds)."""
+REPEATS = 2
+"""The number of times that the same preemptor may displace the same victim without a wait.
+
+After that the preemptor must wait `TURN_WITHIN_S`, and twice as long after each further time. A preemptor that
+displaces a victim again has lost its own place in between: without the wait, three queues could take from each other in
+a circle, hour after hour. Because the waits double, running work can finish.
+"""
+SETTLE_S = 1.0
+"""For this time a queue that has made room for another reclaims nothing, and neither does the evicted work (seconds).
+
+Without it, evictions would pass from queue to queue in one instant.
+"""
+
+
+def is_preempted_too_often(fact: AllocationFact, now: float) -> bool:
+    """Whether the allocation was preempted as often as is permitted within `MANY_WITHIN_S`."""
+    return sum(1 for at, by in fact.evictions if by and at > now - MANY_WITHIN_S) >= MANY
+
+
+def displacers(fact: AllocationFact, now: float) -> frozenset[str]:
+    """Return the keys of allocations that displaced `fact` recently; `fact` must not displace them."""
+    return frozenset(by for at, by in fact.evictions if by and at > now - TURN_WITHIN_S)
+
+
+def repeated(fact: AllocationFact, now: float) -> frozenset[str]:
+    """Return the keys of preemptors that displaced `fact` so often that they must not displace it now."""
+    return frozenset(by for by, until in _repeats(fact) if until > now)
+
+
+def made_room_for(fact: AllocationFact, now: float) -> list[tuple[float, str]]:
+    """Return (time, key of the preemptor) of the preemptions of `fact` within `SETTLE_S`."""
+    return [(at, by) for at, by in fact.evictions if by and at > now - SETTLE_S]
+
+
+def restriction_ends(fact: AllocationFact) -> list[float]:
+    """Return the times at which a restriction from this history may end."""
+    spans = {at + span for at, by in fact.evictions if by for span in (TURN_WITHIN_S, MANY_WITHIN_S)}
+    return sorted(spans | {until for _, until in _repeats(fact)})
+
+
+def _repeats(fact: AllocationFact) -> list[tuple[str, float]]:
+    """Return (key, end of its wait) of the preemptors that must wait before they displace `fact` again."""
+    if len(fact.evictions) < REPEATS:
+        return []
+    counts = Counter(by for _, by in fact.evictions if by)
+    last = {by: at for at, by in fact.evictions}
+    return [(by, last[by] + TURN_WITHIN_S * 2 ** (n - REPEATS)) for by, n in counts.items() if n >= REPEATS]
+
 
 KEPT_MAX = 64
 SEARCHES_MAX = 128
@@ -71,7 +137,7 @@ def _is_possible(state: TickState, fact: AllocationFact, queue: QueueFact) -> bo
     own = lowest.get(queue.name, priority + 1)
     if own < priority and queue.within_queue != NEVER:
         return True
-    if own <= priority and (queue.within_queue == NEWER or _has_room(state, gang_size.smallest_demand(fact))):
+    if own <= priority and (queue.within_queue == NEWER or _has_room(state, rank_request.smallest_demand(fact))):
         return True
     if queue.reclaim == NEVER:
         return False
@@ -88,15 +154,13 @@ class Preemptor:
         """whether each unit may be evicted: it is not evicted yet, and the loop guard and `minRuntime` permit it"""
         units = self.victims.units
         self._worn = [
-            index
-            for index in self.victims.evicted_before
-            if loop_guard.is_preempted_too_often(units[index].fact, state.now)
+            index for index in self.victims.evicted_before if is_preempted_too_often(units[index].fact, state.now)
         ]
         self._is_free[self._worn] = False
         self._repeated: dict[str, list[int]] = {}
         """{key of a preemptor: the units that it has displaced too often to do so again now}"""
         for index in self.victims.evicted_before:
-            for key in loop_guard.repeated(units[index].fact, state.now):
+            for key in repeated(units[index].fact, state.now):
                 self._repeated.setdefault(key, []).append(index)
         self._spared_until = self._protected_until()
         self._is_free[self._spared_until > state.now] = False
@@ -145,7 +209,7 @@ class Preemptor:
         state = self._state
         self._refused = self._over = ""
         queue, settles = self._without_recent_reclaim(fact, its_queue)
-        demand = gang_size.smallest_demand(fact)
+        demand = rank_request.smallest_demand(fact)
         if self._shrunk and self._wants_shrunk_gang(fact, queue):
             return None
         short = state.tree.shortfall(fact.queue, demand.amounts, preemptible=fact.preemptible)
@@ -179,17 +243,17 @@ class Preemptor:
             return queue, 0.0
         if self._gave is None:
             self._gave = self._recent_givers()
-        times = [at for at, _ in loop_guard.made_room_for(fact, self._state.now)]
+        times = [at for at, _ in made_room_for(fact, self._state.now)]
         if queue.name in self._gave:
             times.append(self._gave[queue.name])
         if not times:
             return queue, 0.0
-        return msgspec.structs.replace(queue, reclaim=NEVER), max(times) + loop_guard.SETTLE_S
+        return msgspec.structs.replace(queue, reclaim=NEVER), max(times) + SETTLE_S
 
     def _recent_givers(self) -> dict[str, float]:
         snapshot, found = self._state.snapshot, dict[str, float]()
         victims = [*snapshot.backlog.evicted(), *(holding.allocation for holding in snapshot.holdings.values())]
-        made = [(fact, at, by) for fact in victims for at, by in loop_guard.made_room_for(fact, self._state.now)]
+        made = [(fact, at, by) for fact in victims for at, by in made_room_for(fact, self._state.now)]
         if not made:
             return found
         queues = {holding.allocation.key: holding.allocation.queue for holding in snapshot.holdings.values()}
@@ -294,7 +358,7 @@ class Preemptor:
         """Move work of the same queue, with no higher priority, to other places."""
         state = self._state
         eligible = self._allowed(fact) & self._movable(fact)
-        if not eligible.any() or not _has_room(state, gang_size.smallest_demand(fact)):
+        if not eligible.any() or not _has_room(state, rank_request.smallest_demand(fact)):
             return None
         claim = ReclaimClaim(state.tree, fact.queue, {})
         trial = EvictionTrial(state, claim, fact.queue, FIRST, budget=self._budget)
@@ -331,12 +395,12 @@ class Preemptor:
         others = claim.eligible(victims)
         if queue.reclaim != ANY:
             others &= victims.priority < priority_of(fact, self._state.snapshot.job_of(fact))
-        pool = ReclaimClaim(self._state.tree, fact.queue, gang_size.smallest_demand(fact).amounts)
+        pool = ReclaimClaim(self._state.tree, fact.queue, rank_request.smallest_demand(fact).amounts)
         return self._evictable(fact, queue, pool, FIRST) | others
 
     def _evictable_by_any_rule(self, fact: AllocationFact, queue: QueueFact) -> Bools:
         """Return the units that its queue may evict for `fact`, by any rule."""
-        pool = ReclaimClaim(self._state.tree, fact.queue, gang_size.smallest_demand(fact).amounts)
+        pool = ReclaimClaim(self._state.tree, fact.queue, rank_request.smallest_demand(fact).amounts)
         willing = self._evictable(fact, queue, pool, SECOND)
         claim = confined_claim(self._state, fact) if queue.reclaim != NEVER else None
         return willing if claim is None else willing | self._evictable_confined(fact, queue, claim)
@@ -358,7 +422,7 @@ class Preemptor:
 
     def _allowed(self, fact: AllocationFact) -> Bools:
         """Return the free units that the loop guard and the eviction limits permit for `fact`."""
-        spared = loop_guard.displacers(fact, self._state.now) if fact.evictions else frozenset[str]()
+        spared = displacers(fact, self._state.now) if fact.evictions else frozenset[str]()
         is_free = self._is_free if self._budget is None else self._is_free & ~self._shut
         if not spared and fact.key not in self._repeated:
             return is_free
@@ -406,7 +470,7 @@ class Preemptor:
 
     def _protected_by_history(self, fact: AllocationFact, queue: QueueFact) -> list[AllocationFact]:
         """Return the allocations whose history protects units that its queue could otherwise evict for `fact`."""
-        spared = loop_guard.displacers(fact, self._state.now)
+        spared = displacers(fact, self._state.now)
         guarded = [*self._worn, *self._repeated.get(fact.key, [])]
         if not spared and not guarded:
             return []
@@ -437,7 +501,7 @@ class Preemptor:
         held = self._protected_by_history(fact, queue)
         if not held:
             return "nothing that may be evicted for it would make room"
-        self._look_again_at([at for each in held for at in loop_guard.restriction_ends(each) if at > self._state.now])
+        self._look_again_at([at for each in held for at in restriction_ends(each) if at > self._state.now])
         return "the work that it could evict was evicted too often recently, or has just evicted it"
 
     def _eviction_limit_text(self, fact: AllocationFact, queue: QueueFact) -> str:

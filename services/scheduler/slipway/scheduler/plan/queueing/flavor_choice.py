@@ -11,8 +11,8 @@ from slipway.model.facts import AllocationFact, RoleFact
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.queueing.queue_tree import QueueTree
 from slipway.scheduler.plan.state import flavors
-from slipway.scheduler.plan.state.gang_size import smallest_demand
 from slipway.scheduler.plan.state.pending import PendingGroup
+from slipway.scheduler.plan.state.rank_request import smallest_demand
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 
 BORROW, PREEMPT, TRY_NEXT = "Borrow", "Preempt", "TryNextFlavor"

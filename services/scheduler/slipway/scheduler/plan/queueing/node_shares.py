@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Protocol
 
-from slipway.scheduler.plan.queueing.branches import Due, counted
-from slipway.scheduler.plan.queueing.queue_tree import QueueTree
+from slipway.scheduler.plan.queueing.queue_tree import Due, QueueTree, counted
 
 _NO_AMOUNTS: Mapping[str, int] = {}
 

@@ -17,7 +17,7 @@ from slipway.model.resources import Resources
 from slipway.scheduler.plan.placement import gang
 from slipway.scheduler.plan.placement.tick_state import Admitted, TickState
 from slipway.scheduler.plan.placement.whatif import WhatIf
-from slipway.scheduler.plan.state import gang_size
+from slipway.scheduler.plan.state import rank_request
 from slipway.scheduler.plan.state.nodes import EVERY, Bools, Ints
 from slipway.scheduler.plan.state.run_ends import RunEnds
 from slipway.scheduler.plan.state.snapshot import Holding
@@ -177,7 +177,7 @@ class FuturePool:
 
     def place(self, fact: AllocationFact, within: Bools | None = None) -> gang.PlacedGang | None:
         """Return places for `fact`, taken together with its quota and slots; None, with nothing changed, without."""
-        if self._is_short(fact, within) or not self._may_use(fact, gang_size.smallest_demand(fact)):
+        if self._is_short(fact, within) or not self._may_use(fact, rank_request.smallest_demand(fact)):
             return None
         placed = gang.place(self.whatif, fact, within)
         if isinstance(placed, gang.PlacementFailure):
@@ -193,7 +193,7 @@ class FuturePool:
         """Whether amounts alone show that `fact` has no place; cheaper than a failed placement with its diagnosis."""
         if len(fact.roles) != 1 or self.whatif.plan_extenders is not None or self.whatif.usage.pod_index.is_watched:
             return False
-        row, want = self._state.whatif.row(fact.roles[0]), gang_size.targets(fact)[0]
+        row, want = self._state.whatif.row(fact.roles[0]), rank_request.targets(fact)[0]
         room = self.whatif.usage.room(row.request, EVERY, want)
         return int(room[row.passed if within is None else row.passed & within].sum()) < want
 

@@ -5,8 +5,7 @@ from enum import StrEnum
 
 import msgspec
 
-from slipway.model.extenders import ExtenderFact
-from slipway.model.facts import AllocationFact, RoleFact
+from slipway.model.facts import AllocationFact, ExtenderFact, RoleFact
 from slipway.scheduler.plan.state.nodes import Bools, Ints
 
 

@@ -13,8 +13,7 @@ import msgspec
 import numpy as np
 
 from slipway.model.facts import AllocationFact, PodFact, RoleFact
-from slipway.model.ids import allocation_id
-from slipway.model.ranklabels import labels_of_rank
+from slipway.model.ids import allocation_id, labels_of_rank
 from slipway.scheduler.plan.state.affinity_terms import NO_WISHES, AffinityTerms, Namespaces, Term, affinity_terms_of
 from slipway.scheduler.plan.state.nodes import Ints
 

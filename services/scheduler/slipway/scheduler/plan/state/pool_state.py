@@ -28,10 +28,9 @@ from slipway.model.lifecycle import Phase
 from slipway.model.mig import whole_gpus
 from slipway.model.position import milliseconds
 from slipway.model.times import parse_time
-from slipway.scheduler.plan.state.budgets import Spent
 from slipway.scheduler.plan.state.flavors import labelled, where_it_stands
 from slipway.scheduler.plan.state.nodes import NodeTable
-from slipway.scheduler.plan.state.past_use import PastUse, user_queues
+from slipway.scheduler.plan.state.past_use import PastUse, Spent, user_queues
 from slipway.scheduler.plan.state.pending import PendingWork
 from slipway.scheduler.plan.state.plan_cache import PlanCache
 from slipway.scheduler.plan.state.pod_index import is_watching, pod_class_of_pod, pod_class_of_role

@@ -13,11 +13,9 @@ from slipway.model.facts import AllocationFact, JobFact, NodeFact, PoolFact, Que
 from slipway.model.ledger import Decision
 from slipway.model.position import WorkKey
 from slipway.model.resources import Resources, total
-from slipway.scheduler.plan.state.budgets import Spent
 from slipway.scheduler.plan.state.nodes import NodeTable
-from slipway.scheduler.plan.state.ordering import work_key
-from slipway.scheduler.plan.state.past_use import PastUse
-from slipway.scheduler.plan.state.pending import PendingGroup, PendingWork
+from slipway.scheduler.plan.state.past_use import PastUse, Spent
+from slipway.scheduler.plan.state.pending import PendingGroup, PendingWork, work_key
 from slipway.scheduler.plan.state.plan_cache import PlanCache
 from slipway.scheduler.plan.state.rank_request import quota_of
 from slipway.scheduler.plan.state.run_ends import RunEnds

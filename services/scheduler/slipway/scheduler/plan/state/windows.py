@@ -18,7 +18,7 @@ from slipway.model.facts import AllocationFact, QueueFact, RoleFact, WindowFact
 from slipway.model.resources import GPU
 from slipway.model.windows import Occurrence, occurrence, occurrences
 from slipway.scheduler.plan.state.nodes import Bools, NodeTable
-from slipway.scheduler.plan.state.run_limits import ends_if_started, known_end, run_limit
+from slipway.scheduler.plan.state.run_ends import ends_if_started, known_end, run_limit
 from slipway.scheduler.plan.state.snapshot import Holding, PoolSnapshot
 from slipway.scheduler.plan.state.usage import WindowNodes
 

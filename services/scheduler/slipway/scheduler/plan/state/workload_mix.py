@@ -12,8 +12,7 @@ import msgspec
 import numpy as np
 
 from slipway.model.facts import RoleFact
-from slipway.model.quantity import parse_quantity
-from slipway.model.resources import CPU, GPU, GPU_MILLI, MILLI
+from slipway.model.resources import CPU, GPU, GPU_MILLI, MILLI, parse_quantity
 from slipway.scheduler.plan.state.nodes import Ints
 from slipway.scheduler.plan.state.rank_request import requests_of
 

@@ -7,8 +7,7 @@ shortage of GPUs is more informative than that of cpu on a node that lacks both.
 import numpy as np
 
 from slipway.model.mig import spell_units
-from slipway.model.quantity import format_quantity
-from slipway.model.resources import CPU, GPU, GPU_MILLI, MEMORY, PODS, flavor_in, scale_of
+from slipway.model.resources import CPU, GPU, GPU_MILLI, MEMORY, PODS, flavor_in, format_quantity, scale_of
 from slipway.scheduler.plan.placement.filters.base import NodeRefusal, Refused
 from slipway.scheduler.plan.state.nodes import At
 from slipway.scheduler.plan.state.rank_request import RankRequest

@@ -15,9 +15,9 @@ import numpy as np
 from slipway.model.facts import VolumeFact
 from slipway.scheduler.plan.placement.filters.base import NodeRefusal, Refused
 from slipway.scheduler.plan.placement.filters.node_affinity import match_term
+from slipway.scheduler.plan.state.affinity_terms import mappings_of, strings_of
 from slipway.scheduler.plan.state.nodes import At, Bools, NodeTable
 from slipway.scheduler.plan.state.rank_request import RankRequest
-from slipway.scheduler.plan.state.selectors import mappings_of, strings_of
 from slipway.scheduler.plan.state.usage import NodeUsage
 
 NAME = "VolumeZone"

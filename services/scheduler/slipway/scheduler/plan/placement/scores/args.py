@@ -7,8 +7,7 @@ score are ignored, so that a bad policy changes nothing but that score.
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from slipway.model.quantity import parse_quantity
-from slipway.model.resources import CPU, MILLI
+from slipway.model.resources import CPU, MILLI, parse_quantity
 from slipway.scheduler.plan.placement.scores import SCORES
 from slipway.scheduler.plan.placement.scores.base import DEFAULTING, HARD_WEIGHT, MIX, RESOURCES, SHAPE
 

@@ -1,0 +1,1 @@
+"""Queues, jobs and workspaces, and the positions of what waits."""

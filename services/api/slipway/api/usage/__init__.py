@@ -1,0 +1,1 @@
+"""Usage: sums of the past, shares of queues and users, and the utilisation of GPUs."""

@@ -1,0 +1,1 @@
+"""Usage and its daily totals: computed exactly from the transitions of allocations."""
