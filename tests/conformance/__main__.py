@@ -2,9 +2,9 @@
 
 Owns the order and the summary. A phase is one run of pytest. The first phase gets the kubeconfig of a control plane
 that is started for it; the others start their own. The longest phase runs in parallel shards beside the others, each on
-its own control plane, because it waits most of the time. The output of a phase is shown when it has ended, and all
-failed tests are listed again at the end. With `KUBECONFIG` the phases use that cluster, one after the other, and tests
-that need a control plane of their own are skipped.
+its own control plane, because it waits most of the time: there are three lanes at once. The output of a phase is shown
+when it has ended, and all failed tests are listed again at the end. With `KUBECONFIG` the phases use that cluster, one
+after the other, and tests that need a control plane of their own are skipped.
 """
 
 import argparse
@@ -65,8 +65,9 @@ SHARDS = (
     msgspec.structs.replace(SYSTEM, name="system 1", shard="1/2"),
     msgspec.structs.replace(SYSTEM, name="system 2", shard="2/2", paths=["conformance/system"]),
 )
-"""The shards of the longest phase. They run beside each other and beside the other phases, which run one after the
-other."""
+"""The shards of the longest phase. They run beside each other and beside the other phases."""
+AFTER_A_SHARD = ("models", "scheduling")
+"""The phases that follow the shorter shard, so that all lanes end at about the same time."""
 PHASES = (
     SYSTEM,
     Phase(name="contracts", paths=["contract", "conformance/crd"], needs_kubeconfig=True),
@@ -126,8 +127,11 @@ def _run_all(
 ) -> Sequence[Outcome]:
     """Run the phases and return their outcomes in order; phases that share a cluster run one after the other."""
     is_shared = not is_alone and SYSTEM in phases and len(phases) > 1
-    lanes = [[shard] for shard in SHARDS] if is_shared else []
-    lanes.append([each for each in phases if not (is_shared and each == SYSTEM)])
+    lanes = [list(phases)]
+    if is_shared:
+        after = [each for each in phases if each.name in AFTER_A_SHARD]
+        others = [each for each in phases if each != SYSTEM and each not in after]
+        lanes = [[SHARDS[0]], [SHARDS[1], *after], others]
 
     with tempfile.TemporaryDirectory(prefix="slipway-conformance-") as told:
 
