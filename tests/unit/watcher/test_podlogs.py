@@ -28,6 +28,15 @@ from tests.support.virtual_time import VirtualClock, run_virtual
 from tests.support.watcher_harness import WatcherHarness, play
 
 
+class SilentNode:
+    """A node whose logs are followed and never read at once."""
+
+    async def read_log(
+        self, namespace: str, pod: str, *, container: str = "", tail_lines: int | None = None, since_time: str = ""
+    ) -> bytes:
+        raise NotImplementedError
+
+
 class FakeContainerLogs:
     """The logs of all containers: a line each `every_s` while they run (`LogKey` of the core's client)."""
 
@@ -235,18 +244,7 @@ def test_whose_log_has_ended_is_known_by_the_clock_of_its_node(ahead_s: float, i
         story = story.running(at_s=13.0 + ahead_s).exited(at_s=20.0 + ahead_s, started_s=13.0 + ahead_s)
         world.pods.replace([story.it], 1)
 
-        class Node:
-            async def read_log(
-                self,
-                namespace: str,
-                pod: str,
-                *,
-                container: str = "",
-                tail_lines: int | None = None,
-                since_time: str = "",
-            ) -> bytes:
-                raise NotImplementedError
-
+        class Node(SilentNode):
             async def follow_log(
                 self, namespace: str, pod: str, *, container: str = "", since_time: str = ""
             ) -> AsyncIterator[bytes]:
@@ -279,6 +277,46 @@ def test_whose_log_has_ended_is_known_by_the_clock_of_its_node(ahead_s: float, i
         assert await follow() == ["before", "after"]
         if is_read:
             assert await follow() == ["before", "after"]
+
+    run_virtual(main)
+
+
+def test_an_error_shortly_before_the_end_is_among_the_last_lines() -> None:
+    """Of a flood that cannot be read in time, the last lines are stored: also an error on the other stream, which
+    stands in front of all that the pipe of the flood still held."""
+    lines = [f"line {number} {'x' * 80}" for number in range(20_000)]
+    lines.insert(-500, "RuntimeError: the cause")
+
+    async def main() -> None:
+        clock = VirtualClock()
+        streams, world, owner = MemoryStreams(MemoryServer(clock)), Informers(), an_allocation(1).it
+        pod = a_pod(of=owner).running(at_s=1.0).exited(at_s=20.0, started_s=1.0).it
+        world.pods.replace([pod], 1)
+
+        class Node(SilentNode):
+            async def follow_log(
+                self, namespace: str, pod: str, *, container: str = "", since_time: str = ""
+            ) -> AsyncIterator[bytes]:
+                del namespace, pod, container, since_time
+                for at, line in enumerate(lines):
+                    yield f"{format_time(T0 + 2.0 + at / 10_000, 'microseconds')} {line}\n".encode()
+
+        writer = LogPackWriter(streams.logs)
+        follower = LogFollower(
+            FollowerDeps(
+                reader=Node(), store=streams.logs, writer=writer, informers=world, clock=clock, leads=lambda: True
+            ),
+            pod=pod, source=LogKey(attempt=1, rank=0), container="main", is_fresh=True, share_bytes=10_000_000,
+        )  # fmt: skip
+        follower.is_hurried = True
+        writing = asyncio.ensure_future(writer.run())
+        await follower.run()
+        writing.cancel()
+        stored = [each.line for each in await streams.logs.read(id_of(owner), limit=20_000)]
+        texts = [line.text for line in stored if line.stream == STDOUT]
+        assert len(texts) < 1_000, "the rest is left out"
+        assert texts == lines[-len(texts) :]
+        assert "RuntimeError: the cause" in texts
 
     run_virtual(main)
 

@@ -49,6 +49,9 @@ PACK_BYTES = 32 * 1024
 """The bytes of lines that are stored together.
 There may be more, because the last piece that was read is never split."""
 PIECE_BYTES = 16 * 1024
+LAST_BYTES = 72 * 1024
+"""The bytes of last lines that are kept when lines are left out. An error on one stream of a program may stand this far
+before the end: what the pipe of the other stream held at that time comes behind it."""
 OTHERS_S = 15.0
 """After the pod is gone, the leading process has so long to store what it has read."""
 GONE_RETRIES_MAX = 30
@@ -261,7 +264,8 @@ class LogFollower:
         """the cutter of the last read, if it ended within a line: the log may be gone at the next read"""
         # `_bytes`: the bytes that wait to be stored. `_log_bytes`: the least size of the log, infinite when another
         # process has read its beginning.
-        self._bytes, self._log_bytes = 0, 0.0
+        # `_kept_bytes`: the part of `_bytes` that was kept when lines were left out.
+        self._bytes, self._kept_bytes, self._log_bytes = 0, 0, 0.0
         self._read_lag = ReadLag(clock, deps.node_file_bytes)
         self._progress_at = 0.0
         # When the log was last requested from the node (epoch seconds), the bytes since then,
@@ -389,7 +393,7 @@ class LogFollower:
         self._splitter = LineSplitter(LogPosition() if is_next else position)
         self._lines.clear()
         self._pieces.clear()
-        self._bytes = 0
+        self._bytes = self._kept_bytes = 0
 
     def _is_later(self, position: LogPosition) -> bool:
         """Whether the stored log ended before this pod, which was added to a running gang, began its log.
@@ -447,7 +451,7 @@ class LogFollower:
     async def _take_all(self, buffer: _ChunkBuffer, reading: "asyncio.Task[ControlPlaneError | None]") -> bool:
         self._is_short = False
         while not await self._take_some(buffer):
-            is_many = self._bytes >= PACK_BYTES
+            is_many = self._bytes >= self._kept_bytes + PACK_BYTES
             if not await self._store_lines(keep_last=self._is_behind()):
                 return False
             if not is_many:
@@ -499,7 +503,7 @@ class LogFollower:
             if found is None:
                 return True
             self._pieces.extend(found[at : at + PIECE_BYTES] for at in range(0, len(found), PIECE_BYTES))
-        while self._pieces and self._bytes < PACK_BYTES:
+        while self._pieces and self._bytes < self._kept_bytes + PACK_BYTES:
             piece, before = self._pieces.popleft(), self._splitter.newest
             self._add(self._splitter.feed(piece))
             if before and before[:_SECOND_CHARS] != self._splitter.newest[:_SECOND_CHARS]:
@@ -534,10 +538,10 @@ class LogFollower:
     async def _store_lines(self, *, keep_last: bool = False) -> bool:
         """Store the waiting lines; with `keep_last` leave out all but the last ones, which stay in the buffer."""
         if keep_last:
-            # The rest must be smaller than a pack, because otherwise no more lines would be taken.
-            while self._bytes >= PACK_BYTES:
+            while self._bytes >= LAST_BYTES:
                 self._bytes -= len(self._lines.popleft()) + 1
                 telemetry.DELIVERIES.labels(stream="logs", outcome="dropped").inc()
+            self._kept_bytes = self._bytes
             return True
         if not self._lines:
             return True
@@ -549,6 +553,7 @@ class LogFollower:
         if self._splitter.is_first_second_over:
             await self._check_beginning()
         lines, self._lines, self._bytes = list(self._lines), deque[bytes](), 0
+        self._kept_bytes = 0
         return await self._append(self._pack(self._number - len(lines) + 1, lines))
 
     async def _report_gap(self, since: str, until_s: float, how: str) -> None:
