@@ -1,10 +1,12 @@
-"""The resources that a pod uses on its node, computed as in kube-scheduler, so that both see the same free capacity.
+"""Builds the compact facts that placement needs from nodes, pods and other core objects. Pure.
+
+The resources that a pod uses on its node, computed as in kube-scheduler, so that both see the same free capacity.
 
 Owns which fields of a pod are read, also during a resize. Pure; `model/podresources.py` computes the sums.
 
 Source: k8s.io/kubernetes/pkg/scheduler/framework (PodInfo), k8s.io/component-helpers/resource, v1.37.
 
-Builds the compact facts that placement needs from objects. Pure; used for LISTs and for the cluster feed.
+Facts are built for LISTs and for the cluster feed alike.
 
 `FEED_KINDS` is the one table of the kinds in the feed: the kind of an entry is the plural of its resource, and its data
 (JSON) decodes to the struct. The key of an entry is `object_key`.

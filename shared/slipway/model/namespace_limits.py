@@ -1,4 +1,6 @@
-"""LimitRanges as in the API server's LimitRanger: their defaults for containers, and the pods that they refuse. Pure.
+"""What a namespace permits its pods: LimitRanges and ResourceQuotas, as the API server applies them. Pure.
+
+LimitRanges as in the API server's LimitRanger: their defaults for containers, and the pods that they refuse. Pure.
 
 The API server completes a pod in this order: a missing request becomes the limit of the container. Then each LimitRange
 of the namespace sets the requests and limits that are still missing. Then every LimitRange checks every container,

@@ -1,16 +1,8 @@
-"""The side ports in memory (traces, activity, dead letters, health) and the facade over all ports.
+"""The side ports in memory, and the facade over all ports. Must not import redis.
 
-This module owns `MemoryStreams`, which the simulation passes to the services. It must not import redis.
-
-The decision log in memory: the twin of `lua/decisions.lua`, on the server model. Must not import redis.
-
-A consumer group on the firehose in memory, on the model of the server. Must not import redis.
-
-Gatherings in memory: the twin of `lua/gather.lua`, on the server model. Must not import redis.
-
-The `Logouts` in memory. Must not import redis.
-
-Webhook deliveries in memory, on the model of the server. Must not import redis.
+`MemoryStreams`, which the simulation passes to the services, has them all: traces, activity, dead letters, health, the
+decision log (the twin of `lua/decisions.lua`), consumer groups on the firehose, gatherings (the twin of
+`lua/gather.lua`), logouts, and webhook deliveries. They stand on the model of the server (`memory_server.py`).
 """
 
 import itertools

@@ -1,4 +1,6 @@
-"""Opens the scheduling gate of a pod that kube-scheduler binds, and pins the pod to its planned node.
+"""Binds the pods of a released attempt by others: kube-scheduler behind a gate, or an extender of the pool.
+
+`open_gate` opens the scheduling gate of a pod that kube-scheduler binds, and pins the pod to its planned node.
 
 Owns the one write that lets kube-scheduler bind a released pod: it pins the pod to the planned node and removes our
 gate. Must not know releases: the caller has found the uid of the pod in one.

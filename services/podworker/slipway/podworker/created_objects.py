@@ -1,4 +1,6 @@
-"""Remembers the ConfigMaps and Services that this process has created or adopted, until it deletes them.
+"""The objects of an attempt besides its pods: those that were created, the PodGroup, the volume claims.
+
+`CreatedObjects` remembers the ConfigMaps and Services that this process has created or adopted, until it deletes them.
 
 With it, the teardown needs no reads. It is not the truth: the teardown reads an object that is missing here from the
 API server, and an object that is remembered here may have been deleted or replaced since. The uid in each delete

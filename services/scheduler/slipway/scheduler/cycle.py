@@ -6,16 +6,13 @@ Owns only the order of these steps: `cluster.py` has the facts, `plan/` decides,
 Invariants: only decisions in the ledger are applied. Entries of an earlier leader are completed before new decisions
 are made. A tick that decides nothing writes nothing.
 
-Reads the scheduling policy of the led pool, and reports the mistakes in it.
+The policy: each mistake in the scheduling policy of the led pool is reported once and never stops a tick. Only the
+wrong score or argument is ignored. An administrator finds the mistake in the log, with its path in the ResourcePool,
+and as a number in `slipway_policy_faults`.
 
-Each mistake is reported once and never stops a tick. Only the wrong score or argument is ignored. An administrator
-finds the mistake in the log, with its path in the ResourcePool, and as a number in `slipway_policy_faults`.
-
-Plans with a second policy on the leader's real snapshots, and counts the decisions that differ.
-
-Owns the rate: a shadow plan is made at the end of a tick, after all its writes, and only so often that it uses a small
-part of the time. Ticks that follow too soon are skipped and counted. The shadow plan is used only for metrics and the
-decision log.
+The shadow: a second policy plans on the leader's real snapshots, and the decisions that differ are counted. A shadow
+plan is made at the end of a tick, after all its writes, and only so often that it uses a small part of the time. Ticks
+that follow too soon are skipped and counted. The shadow plan is used only for metrics and the decision log.
 """
 
 import asyncio

@@ -1,4 +1,6 @@
-"""Follows ranks that were added to a running gang: records when they have started, and withdraws those that cannot.
+"""Ranks of a running gang that come or come back: added ranks, and failed ranks of `restart: rank`. Pure.
+
+Follows ranks that were added to a running gang: records when they have started, and withdraws those that cannot.
 
 Owns when an added rank is given up, and for how long its gang then requests no other rank. Pure.
 

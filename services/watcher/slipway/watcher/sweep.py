@@ -1,4 +1,6 @@
-"""Deletes orphans: objects of allocations that are gone, of past attempts, and of ended allocations.
+"""Deletes what nothing needs any more: orphans, uploaded archives, claims of keys, allocations that ended long ago.
+
+The sweep deletes orphans: objects of allocations that are gone, of past attempts, and of ended allocations.
 
 Owns the last protection against leaks. The pod worker deletes the objects that it created; the sweep finds objects that
 the pod worker cannot know.

@@ -1,10 +1,7 @@
-"""Checks of streams and requests: order, one payload per seq, a complete end, a fence on every write.
+"""Checks of streams, requests and work hints. Pure: evidence in, violations out.
 
-I14, I15, FENCE. Pure: evidence in, violations out.
-
-Checks of work hints: none is lost, none is acknowledged too early, and a broken one does not delay others.
-
-I16, I17, ACK. Pure: evidence in, violations out.
+Streams and requests (I14, I15, FENCE): order, one payload per seq, a complete end, a fence on every write. Hints (I16,
+I17, ACK): none is lost, none is acknowledged too early, and a broken one does not delay others.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,6 @@
-"""Delivers the events in the queue of each webhook to its receiver: tries, pauses, and dead letters.
+"""From the firehose to the receivers of webhooks: routing into queues, delivery out of them, and the two loops.
+
+Delivers the events in the queue of each webhook to its receiver: tries, pauses, and dead letters.
 
 Owns the order, the concurrency and the retries of deliveries. Must know neither HTTP (`sender.py`) nor Redis.
 
