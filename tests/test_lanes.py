@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import LANES, LANES_AT_END, WHOLE_PROCESSES, LaneScheduling
 
-HEAVY = [f"{WHOLE_PROCESSES[n % 3]}test_{n}.py" for n in range(12)]
+HEAVY = [f"{WHOLE_PROCESSES[n % 3]}test_{n}.py" for n in range(24)]
 LIGHT = [f"tests/unit/test_{n}.py" for n in range(40)]
 TESTS = [f"{file}::test_{n}" for file in (*HEAVY, *LIGHT) for n in range(4)]
 
