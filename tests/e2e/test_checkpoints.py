@@ -26,20 +26,21 @@ def begun(stack: RunningStack, name: str) -> list[str]:
 def test_four_ranks_go_on_from_their_checkpoints(stack: RunningStack) -> None:
     """After a restart the ranks use the same folder; another launch continues there if it names that folder, else it
     has its own."""
-    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "work"}}
+    work = fresh("work")
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": work}}
     spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
     stack.kubernetes("POST", CLAIMS, {**claim, "spec": spec})
     words = ("--ranks", "4", "--cpus", "50m", "--memory", "64Mi", "--image", "local")
     first, again, alone = fresh("first"), fresh("again"), fresh("alone")
     ran = stack.command(
-        *("run", "--name", first, *words, "--checkpoints", "work", "--max-restarts", "1", "--env", "FAILS=1"),
+        *("run", "--name", first, *words, "--checkpoints", work, "--max-restarts", "1", "--env", "FAILS=1"),
         *("--", "sh", "-c", COUNTS),
     )
     assert ran.code == 0, ran.err
     expected = [f"rank {rank} begins at {step}" for rank in range(4) for step in (0, 10)]
     assert begun(stack, first) == expected
-    folder = f"work/{stack.view(first)['id']}"
-    for name, checkpoints, step in ((again, folder, 20), (alone, "work", 0)):
+    folder = f"{work}/{stack.view(first)['id']}"
+    for name, checkpoints, step in ((again, folder, 20), (alone, work, 0)):
         ran = stack.command("run", "--name", name, *words, "--checkpoints", checkpoints, "--", "sh", "-c", COUNTS)
         assert ran.code == 0, ran.err
         assert begun(stack, name) == [f"rank {rank} begins at {step}" for rank in range(4)]

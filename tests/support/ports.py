@@ -8,6 +8,8 @@ import socket
 from random import SystemRandom
 
 FIRST, END = 11_000, 21_000
+BUS = 10_000
+"""The distance from the port of a member of a Redis Cluster to that of its bus."""
 _GIVEN = set[int]()
 _RANDOM = SystemRandom()
 """Not seeded by the run: every worker has the same seed."""
@@ -19,10 +21,10 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` such ports."""
+    """Return `count` such ports. The ports of their buses are free too: local stacks listen on ports in that range."""
     found: list[int] = []
     for port in _RANDOM.sample(range(FIRST, END), END - FIRST):
-        if port not in _GIVEN and _is_free(port):
+        if port not in _GIVEN and _is_free(port) and _is_free(port + BUS):
             _GIVEN.add(port)
             found.append(port)
         if len(found) == count:
