@@ -34,7 +34,7 @@ RERUN_LINES = 25
 YOUNG_OBJECTS = 50_000
 """The number of new objects after which the garbage collector runs."""
 
-LANES, LANES_AT_END = 3, 4
+LANES, LANES_AT_END = 2, 4
 """The number of tests that start whole processes and may run at once, however many workers there are; and the number
 when no other test is left."""
 WHOLE_PROCESSES = tuple(

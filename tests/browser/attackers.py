@@ -48,8 +48,9 @@ def foreign_site() -> Generator[str]:
 
 def open_foreign(page: Page, site: str) -> None:
     """Show a page of the site."""
+    page.run("window.isBefore = true")
     page.goto(site)
-    page.wait_for(f"document.title === {TITLE!r}")
+    page.wait_for(f"!window.isBefore && document.readyState === 'complete' && document.title === {TITLE!r}")
 
 
 def outcome(page: Page, call: str) -> str:
