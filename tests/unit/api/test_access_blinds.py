@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from slipway.api.auth.scoped_client import SOMEBODY, Redactor
+from slipway.api.auth.scoped_client import OTHERS_WORK, Redactor
 
 
 def some_blinds(*hidden: str) -> Redactor:
@@ -20,9 +20,9 @@ def drawn(value: object, *hidden: str) -> object:
     [
         (
             "queue q has strict order, and red/model-1 waits before it",
-            f"queue q has strict order, and {SOMEBODY} waits before it",
+            f"queue q has strict order, and {OTHERS_WORK} waits before it",
         ),
-        ("room is reserved for red/a, red/b", f"room is reserved for {SOMEBODY}, {SOMEBODY}"),
+        ("room is reserved for red/a, red/b", f"room is reserved for {OTHERS_WORK}, {OTHERS_WORK}"),
         ("red-two/a is before it", "red-two/a is before it"),
         ("infrared/a and a/red/b stay", "infrared/a and a/red/b stay"),
         ("nothing of anybody", "nothing of anybody"),
@@ -41,7 +41,7 @@ def test_only_our_own_words_are_touched() -> None:
     value = {"spec": spec, "status": {"stop": {"by": "red/a"}, "conditions": [{"message": "red/a goes first"}]}}
     assert drawn(value, "red") == {
         "spec": spec,
-        "status": {"stop": {"by": SOMEBODY}, "conditions": [{"message": f"{SOMEBODY} goes first"}]},
+        "status": {"stop": {"by": OTHERS_WORK}, "conditions": [{"message": f"{OTHERS_WORK} goes first"}]},
     }
 
 
@@ -55,7 +55,7 @@ def test_a_caller_with_full_access_reads_unredacted_text() -> None:
 def test_the_preemptor_may_be_gone_with_its_workspace() -> None:
     """A text in `by` is always a name of work, so no list of workspaces is needed; the groups of a sum are something
     else."""
-    assert drawn({"by": "gone/a"}) == {"by": SOMEBODY}
+    assert drawn({"by": "gone/a"}) == {"by": OTHERS_WORK}
     assert drawn({"by": "mine/a"}) == {"by": "mine/a"}
     assert drawn({"by": {"user": "red/a"}}, "red") == {"by": {"user": "red/a"}}
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 import msgspec
 
 from slipway.local.apiserver import meta, structural
-from slipway.local.apiserver import structural as validation
 from slipway.local.apiserver.admission import Strategy, carry_status
 from slipway.local.apiserver.decoding import complain
 from slipway.local.apiserver.objects import Json, clone, is_map, listing, mapping, maps, metadata
@@ -29,7 +28,7 @@ class CustomStrategy(Strategy):
     allows_unconditional_update = False
     counts_generation = True
 
-    def __init__(self, entry: Json, twins: validation.RuleTwins) -> None:
+    def __init__(self, entry: Json, twins: structural.RuleTwins) -> None:
         source = mapping(mapping(entry, "schema"), "openAPIV3Schema")
         self.schema = structural.compile_schema(source)
         self.has_status = is_map(mapping(entry, "subresources").get("status"))
@@ -47,10 +46,10 @@ class CustomStrategy(Strategy):
         structural.fill_defaults(self.schema, obj)
 
     def check(self, obj: Json, old: Json | None) -> list[FieldCause]:
-        return validation.validate(self.schema, obj, old, self._twins)
+        return structural.validate(self.schema, obj, old, self._twins)
 
     def broken_rules(self, obj: Json) -> list[FieldCause]:
-        return validation.broken_rules(self.schema, obj, None, self._twins)
+        return structural.broken_rules(self.schema, obj, None, self._twins)
 
     def prepare_status(self, new: Json, old: Json) -> None:
         """Keep the metadata of `old` as well: a write to /status changes no metadata of a custom object."""
@@ -72,7 +71,7 @@ class DefinitionStrategy(Strategy):
     allows_unconditional_update = False
     counts_generation = True
 
-    def __init__(self, twins: validation.RuleTwins, now_text: Callable[[], str], *, allow_unknown_rules: bool) -> None:
+    def __init__(self, twins: structural.RuleTwins, now_text: Callable[[], str], *, allow_unknown_rules: bool) -> None:
         self._twins = twins
         self._now_text = now_text
         self._allow_unknown_rules = allow_unknown_rules
@@ -152,7 +151,7 @@ class DefinitionStrategy(Strategy):
         return causes
 
 
-def read_kinds(definition: Json, twins: validation.RuleTwins) -> list[ResourceKind]:
+def read_kinds(definition: Json, twins: structural.RuleTwins) -> list[ResourceKind]:
     """Return a definition's served versions and its stored version as kinds, the stored version first.
 
     Conversion between versions changes only apiVersion. Without a served version the list is empty.

@@ -22,7 +22,7 @@ from slipway.ops.audit.clients import (
 from slipway.ops.audit.evidence import AuditEvidence, InvariantViolation
 from slipway.ops.audit.rest import (
     everything_is_as_desired,
-    nobody_writes_at_rest,
+    no_service_writes_at_rest,
     restarts_change_nothing,
     usage_is_exact,
 )
@@ -219,7 +219,7 @@ INVARIANTS: tuple[Invariant, ...] = (
         "a hint that always fails is a dead letter after five deliveries, and delays no other hint",
         (
             InvariantCheck(streams.poison_is_set_aside, (_N.DELIVERIES,)),
-            InvariantCheck(streams.poison_delays_nobody, (_N.DELIVERIES,)),
+            InvariantCheck(streams.poison_delays_no_other_hint, (_N.DELIVERIES,)),
         ),
     ),
     Invariant(
@@ -227,7 +227,7 @@ INVARIANTS: tuple[Invariant, ...] = (
         "60 s after the last fault every object has its desired state, and from then on only leases are written",
         (
             InvariantCheck(everything_is_as_desired),
-            InvariantCheck(nobody_writes_at_rest, (_N.SILENCE, _N.WRITERS)),
+            InvariantCheck(no_service_writes_at_rest, (_N.SILENCE, _N.WRITERS)),
         ),
     ),
     Invariant(

@@ -162,7 +162,7 @@ def everything_is_as_desired(evidence: AuditEvidence) -> Iterator[InvariantViola
             yield _broken(end, "does not end")
 
 
-def nobody_writes_at_rest(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
+def no_service_writes_at_rest(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I18: when no work is left, no service writes anything but leases."""
     said = 0
     for version in evidence.versions:

@@ -188,7 +188,7 @@ def poison_is_set_aside(evidence: AuditEvidence) -> Iterator[InvariantViolation]
             yield _broken_hint("I17", hint.allocation, f"hint {hint.hint} is neither done nor a dead letter")
 
 
-def poison_delays_nobody(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
+def poison_delays_no_other_hint(evidence: AuditEvidence) -> Iterator[InvariantViolation]:
     """I17: while a broken hint exists, the slowest other hints take less than twice their usual time."""
     poison = [hint for hint in evidence.deliveries if hint.is_poison]
     during: list[float] = []

@@ -16,10 +16,9 @@ from slipway.errors import ControlPlaneError, InvalidError
 from slipway.kube import client
 from slipway.kube.client import KubeClient
 from slipway.model.times import parse_time
-from slipway.ops.doctor import running as redis
 from slipway.ops.doctor.finding import Finding, failed, judge_skew, ok, skipped, warning
 from slipway.ops.doctor.installed import InstalledRelease, judge_version
-from slipway.ops.doctor.running import RunningSystem, judge_task_listener
+from slipway.ops.doctor.running import RunningSystem, judge_redis, judge_task_listener
 from slipway.runtime.clock import Clock, Random, SystemClock, SystemRandom
 from slipway.runtime.service import version
 from slipway.streams.factory import open_streams
@@ -180,7 +179,7 @@ async def _redis(place: DoctorTarget, clock: Clock, random: Random) -> list[Find
         ]
     if inside.redis is None:
         return [failed("redis", f"the api: {inside.redis_error}", "is it up, and is SLIPWAY_REDIS_URL right?")]
-    return list(redis.judge_redis(inside.redis))
+    return list(judge_redis(inside.redis))
 
 
 async def _own_redis(url: str, clock: Clock, random: Random) -> list[Finding]:
@@ -192,7 +191,7 @@ async def _own_redis(url: str, clock: Clock, random: Random) -> list[Finding]:
     try:
         streams = open_streams(url, clock=clock, random=random, name="doctor")
         try:
-            return list(redis.judge_redis(await streams.conditions.look()))
+            return list(judge_redis(await streams.conditions.look()))
         finally:
             await streams.aclose()
     except ControlPlaneError as error:

@@ -155,7 +155,7 @@ def _workspace_of(resource: Resource[Any], item: Any) -> str:
     return str(meta.name if resource is NAMESPACES else meta.namespace)
 
 
-SOMEBODY = "work of another workspace"
+OTHERS_WORK = "work of another workspace"
 _OUR_WORDS = frozenset({"message", "by", "detail", "change", "helps", "warnings"})
 _NOT_OURS = frozenset({"template", "env", "files", "labels", "problem"})
 """Fields with text of a user, whatever the keys inside are, and refusals, which repeat what was sent."""
@@ -184,7 +184,7 @@ class Redactor:
 
     def sentence(self, text: str) -> str:
         """Return a sentence of ours without the hidden names."""
-        return self._pattern.sub(SOMEBODY, text) if self._pattern is not None else text
+        return self._pattern.sub(OTHERS_WORK, text) if self._pattern is not None else text
 
     def _walked(self, value: Any, *, is_ours: bool) -> Any:
         match value:
@@ -203,5 +203,5 @@ class Redactor:
             return item
         if name == _BY and isinstance(item, str):
             where, slash, _ = item.partition("/")
-            return SOMEBODY if slash and not self._sees(where) else item
+            return OTHERS_WORK if slash and not self._sees(where) else item
         return self._walked(item, is_ours=name in _OUR_WORDS or (is_ours and not isinstance(item, str)))
