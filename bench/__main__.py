@@ -34,7 +34,7 @@ BENCHMARKS = {
     "fair_use": "calls of a quiet user beside a user who floods the api",
     "unschedulable": "the time until a job that does not fit has its reason, on a real kube-apiserver",
     "cohorts": "Kueue's performance tests on a real kube-apiserver with simulated nodes",
-    "restart": "a scheduler's start beside 5,000 nodes, 10,000 live and 50,000 queued",
+    "restart": "the start of a scheduler, api and watcher beside 5,000 nodes, 10,000 live and 50,000 queued",
     "capacity": "the cost of a thousand allocations, live and ended",
     "output": "lines that ranks print at a fixed rate: stored, or counted as missing",
     "first_line": "from the POST to a container's first line on a real node, beside a Job of Kubernetes",

@@ -6,6 +6,10 @@ the process until a watch reports that this rank is Assigned. It runs on the loc
 real kube-apiserver with etcd. The existing objects are written through the Kubernetes API, as copies of the objects of
 one launch.
 
+Then the api and the watcher are started again, each alone. The time of the api is until it is ready, which is when a
+load balancer sends requests to it, and answers a page of allocations. The watcher's is until a watch reports that an
+allocation is Running whose pod began to run while the watcher was down.
+
 Then a second scheduler is on standby, and the leading one is killed or told to stop. The time is until another such
 rank is Assigned.
 
@@ -26,7 +30,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from bench.bare import ALLOCATIONS, CONNECTIONS, BareClient, Copied
+from bench.bare import ALLOCATIONS, CONNECTIONS, PODS, BareClient, Copied
 from bench.bench_cluster import KUBE_CALLS, ClusterConfig, MatchCounter, a_bench_cluster
 from bench.bench_stack import LINE_LIMIT, launch_through, metrics_of
 from bench.kube_scheduler import many
@@ -118,6 +122,55 @@ class RestartedStack:
         await asyncio.sleep(SETTLE_S)
         return ready_s - started_s, decided_s - started_s
 
+    async def api_took_s(self) -> float:
+        """Return the seconds from the start of the process until the api is ready and answers a page of allocations."""
+        await self.stack.halt("api")
+        started_s = time.perf_counter()
+        await self.stack.resume("api")
+        async with self._web.get(f"{self.stack.api_url}/api/v1/allocations?limit=100") as answer:
+            answer.raise_for_status()
+            await answer.read()
+        took_s = time.perf_counter() - started_s
+        await asyncio.sleep(SETTLE_S)
+        return took_s
+
+    async def watcher_took_s(self, number: int) -> float:
+        """Return the seconds from the start of the process until the watcher reports that a pod runs.
+
+        `number` says which pod of the bound ones; each may be used once.
+        """
+        pods = (await self._read(f"{PODS}?limit={number + 1}"))["items"]
+        await self.stack.halt("watcher")
+        await self._run(pods[number]["metadata"]["name"])
+        running = MatchCounter(self._session, self._url, ALLOCATIONS, "status.phase=Running")
+        async with running.counting():
+            started_s = time.perf_counter()
+            resuming = asyncio.ensure_future(self.stack.resume("watcher"))
+            took_s = await running.until(1, DEADLINE_S) - started_s
+            await resuming
+        await asyncio.sleep(SETTLE_S)
+        return took_s
+
+    async def _run(self, pod: str) -> None:
+        """Write what a kubelet writes when the pod's container runs."""
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        state = {"running": {"startedAt": now}}
+        container = {
+            "name": "main",
+            "ready": True,
+            "started": True,
+            "restartCount": 0,
+            "state": state,
+            "image": "local",
+        }
+        ready = {"type": "Ready", "status": "True", "lastTransitionTime": now}
+        status = {"phase": "Running", "startTime": now, "conditions": [ready], "containerStatuses": [container]}
+        headers = {"Content-Type": "application/merge-patch+json"}
+        url = f"{self._url}{PODS}/{pod}/status"
+        async with self._session.patch(url, data=msgspec.json.encode({"status": status}), headers=headers) as answer:
+            answer.raise_for_status()
+            await answer.read()
+
     async def begin_pair(self) -> None:
         """Start a second scheduler on standby."""
         await self.stack.resume(SECOND)
@@ -197,6 +250,8 @@ async def measure(runs: int) -> list[Row]:
         await restarted.fill()
         print(f"  filled and settled after {time.perf_counter() - begun_s:.0f} s", file=sys.stderr, flush=True)
         found = [await restarted.took_s() for _ in range(runs)]
+        api = [await restarted.api_took_s() for _ in range(runs)]
+        watcher = [await restarted.watcher_took_s(number) for number in range(runs)]
         await restarted.begin_pair()
         ways = {way: [await restarted.failover_s(number) for _ in range(runs)] for way, (number, _, _) in WAYS.items()}
     where = "a real kube-apiserver" if IS_REAL else "the local API server"
@@ -207,6 +262,8 @@ async def measure(runs: int) -> list[Row]:
     return [
         row(id_, f"scheduler: start of the process to its first decision; {size}", decided, "s", target=target),
         row(f"{id_}-max", "the slowest of them", [percentile(decided, 100)], "s"),
+        row(f"{id_}-api", f"api: start of the process until it answers a page of allocations; {size}", api, "s"),
+        row(f"{id_}-watcher", f"watcher: start of the process until it reports a pod's start; {size}", watcher, "s"),
         *(row_ for way, samples in ways.items() for row_ in _failovers(way, samples, size)),
     ]
 

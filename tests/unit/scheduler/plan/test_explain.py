@@ -335,6 +335,37 @@ def test_no_change_is_offered_that_another_would_have_kept() -> None:
         assert made[small.key].change == change
 
 
+@pytest.mark.parametrize(
+    ("node", "job", "change"),
+    [
+        (
+            a_node("n0", cpu=1, gpus=1, labels={"disk": "ssd"}, unschedulable=True),
+            JobFact(namespace="default", name="j"),
+            Remedy(kind="uncordon", node="n0"),
+        ),
+        (
+            a_node("n0", cpu=1, gpus=1, labels={"disk": "ssd"}),
+            JobFact(namespace="default", name="j", max_slots=0),
+            Remedy(kind="maxSlots", name="j", slots=1),
+        ),
+    ],
+    ids=["uncordon", "maxSlots"],
+)
+def test_no_change_of_nodes_or_slots_is_offered_that_reserves_the_room_for_another(
+    node: NodeFact, job: JobFact, change: Remedy
+) -> None:
+    """The gang has waited long and needs n1 too, which is in use. With the change n0 would be reserved for the gang, so
+    the change does not help the small one. Without aging nothing is reserved, and the change is offered."""
+    runs = running(an_allocation("runs", a_role(cpu=2)), {0: "n1"})
+    on_ssd = a_role(name="ssd", gpus=1, node_selector={"disk": "ssd"})
+    gang = an_allocation("gang", on_ssd, a_role(cpu=2), created=1.0, job="j")
+    small = an_allocation("small", on_ssd, created=2.0, job="j")
+    for aging, offered in ((0.0, (change,)), (5.0, None)):
+        pool = PoolFact(name="default", aging=aging)
+        snapshot = a_snapshot([node, a_node("n1", cpu=2)], [runs, gang, small], jobs=[job], pool=pool)
+        assert planned(snapshot, 10.0).explanations[small.key].change == offered
+
+
 def test_what_the_tick_did_not_get_to() -> None:
     made = planned(a_snapshot(nodes(1), [an_allocation(name, created=1.0) for name in "abc"]), decisions_max=1)
     assert gates(made) == {"b": "NotYetConsidered", "c": "NotYetConsidered"}

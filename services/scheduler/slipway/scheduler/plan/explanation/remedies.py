@@ -48,7 +48,7 @@ from slipway.scheduler.plan.preemption.victims import lowest_of
 from slipway.scheduler.plan.queueing.admission_checks import NamespaceQuotas
 from slipway.scheduler.plan.queueing.flavor_choice import FlavorChoices
 from slipway.scheduler.plan.queueing.queue_tree import ROOT, QueueTree
-from slipway.scheduler.plan.reservation import Reservations
+from slipway.scheduler.plan.reservation import ChangedPool, Reservations
 from slipway.scheduler.plan.state import rank_request
 from slipway.scheduler.plan.state.flavors import flavored
 from slipway.scheduler.plan.state.nodes import EVERY, At, Bools, Ints
@@ -269,24 +269,22 @@ class RivalCheck:
         self._reservations = reservations
         self._cleared: dict[tuple[str, int], WhatIf] = {}
 
-    def would_take(
-        self, rival: AllocationFact, made: Callable[[WhatIf], WhatIf], tree: QueueTree, within: Bools | None
-    ) -> bool:
-        """Whether `rival` has its places on the nodes that `made` returns, if all work that it may evict had left."""
-        queue = tree.queue(rival.queue)
+    def would_take(self, rival: AllocationFact, changed: ChangedPool) -> bool:
+        """Whether `rival` has its places in the `changed` pool, if all work that it may evict had left."""
+        queue = changed.tree.queue(rival.queue)
         if queue is None or not self._may_evict(rival, queue):
             return False
         demand = rank_request.smallest_demand(rival).amounts
-        short = tree.shortfall(rival.queue, demand, preemptible=rival.preemptible)
+        short = changed.tree.shortfall(rival.queue, demand, preemptible=rival.preemptible)
         if short is not None and short.kind == "nominal":
             return False  # Preemptible work does not use this bound, so evicting it would not help.
-        after = made(self._without_evictable(rival, queue))
-        placed = gang.place(after, rival, within)
+        after = changed.make(self._without_evictable(rival, queue))
+        placed = gang.place(after, rival, changed.within)
         return not isinstance(placed, gang.PlacementFailure)
 
-    def would_keep(self, rival: AllocationFact, made: Callable[[WhatIf], WhatIf], tree: QueueTree) -> bool:
-        """Whether `rival`, which has no reservation yet, would get one with the change."""
-        return self._reservations is not None and self._reservations.would_keep(rival, made, tree)
+    def would_keep(self, rival: AllocationFact, changed: ChangedPool) -> bool:
+        """Whether `rival`, which has no reservation yet, would get one in the `changed` pool."""
+        return self._reservations is not None and self._reservations.would_keep(rival, changed)
 
     def _may_evict(self, rival: AllocationFact, queue: QueueFact) -> bool:
         priority = self._priority(rival)
@@ -421,9 +419,12 @@ def smallest_change(
     if any(theirs.admits(rival) for rival in rivals) or not after.admits(fact):
         return None
     makes_room = bool(made.changes) and made.is_for_all
-    if makes_room and any(rival_check.would_take(rival, made.make, tree, made.within) for rival in rivals):
+    changed = ChangedPool(made.make, tree, jobs, made.within)
+    if makes_room and any(rival_check.would_take(rival, changed) for rival in rivals):
         return None
-    if (makes_room or changes) and any(rival_check.would_keep(rival, _for_all(made), tree) for rival in rivals):
+    if not made.is_for_all:
+        changed = ChangedPool(_unchanged, tree, jobs)
+    if (makes_room or changes) and any(rival_check.would_keep(rival, changed) for rival in rivals):
         return None
     return (*first, *changes, *made.changes)
 
@@ -452,8 +453,8 @@ class _NodeChange(msgspec.Struct, frozen=True):
     is_for_all: bool = True
 
 
-def _for_all(made: _NodeChange) -> Callable[[WhatIf], WhatIf]:
-    return made.make if made.is_for_all else lambda nodes: nodes
+def _unchanged(nodes: WhatIf) -> WhatIf:
+    return nodes
 
 
 def _by_freeing(whatif: WhatIf, fact: AllocationFact) -> _NodeChange | None:

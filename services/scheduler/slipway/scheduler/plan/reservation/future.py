@@ -99,10 +99,10 @@ class FuturePool:
     """What a head of a queue would find at one later instant."""
 
     def __init__(self, state: TickState, made: Callable[[WhatIf], WhatIf] | None = None) -> None:
-        """Start at now; `made` may return other nodes than the tick's."""
+        """Start at now; `made` may return other nodes than the tick's, or the same with another policy for them."""
         self._state = state
         now = state.whatif if made is None else made(state.whatif)
-        self.whatif = WhatIf(now.usage, state.policy, state.whatif.plan_extenders)
+        self.whatif = WhatIf(now.usage, now.policy, state.whatif.plan_extenders)
         self._counts = UseDelta()
 
     def copy(self) -> "FuturePool":

@@ -11,11 +11,11 @@ still take the head's places; the reservation is then made again.
 One reservation, and whether work that starts now would delay it.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from slipway.model.facts import AllocationFact, QueueFact
+from slipway.model.facts import AllocationFact, JobFact, QueueFact
 from slipway.model.resources import Resources
 from slipway.scheduler.plan.placement import explain, gang
 from slipway.scheduler.plan.placement.tick_state import Admitted, TickState
@@ -35,6 +35,17 @@ from slipway.scheduler.plan.state.pending import priority_of
 from slipway.scheduler.plan.state.plan_types import Explanation, ReservedPlaces
 from slipway.scheduler.plan.state.run_ends import ends_if_started, known_end, run_limit
 from slipway.scheduler.plan.state.windows import Windows
+
+
+class ChangedPool(msgspec.Struct, frozen=True):
+    """The pool of a tick with a change: other nodes or another policy for them, other quotas, other slots of jobs."""
+
+    make: Callable[[WhatIf], WhatIf]
+    """returns the nodes as they are with the change"""
+    tree: QueueTree
+    jobs: Mapping[tuple[str, str], JobFact]
+    within: Bools | None = None
+    """the only nodes that may be used; None: all"""
 
 
 class Reservation(msgspec.Struct):
@@ -226,19 +237,20 @@ class Reservations:
         """Whether `fact` might delay a reserved start, so that room alone does not let it start."""
         return bool(self._binding(fact))
 
-    def would_keep(self, fact: AllocationFact, made: Callable[[WhatIf], WhatIf], tree: QueueTree) -> bool:
-        """Whether `fact`, which has no reservation, would get one on the nodes of `made` with the quotas of `tree`.
+    def would_keep(self, fact: AllocationFact, changed: ChangedPool) -> bool:
+        """Whether `fact`, which has no reservation, would get one in the `changed` pool.
 
         Leaves everything as it was.
         """
         if not self.is_entitled(fact) or any(each.fact.uid == fact.uid for each in self._made):
             return False
         state = self._state
-        known, state.tree = state.tree, tree
+        known = state.tree, state.snapshot
+        state.tree, state.snapshot = changed.tree, msgspec.structs.replace(state.snapshot, jobs=changed.jobs)
         try:
-            return self._drained(fact, made) is not None
+            return self._drained(fact, changed.make, changed.within) is not None
         finally:
-            state.tree = known
+            state.tree, state.snapshot = known
 
     def passing_limit(self, fact: AllocationFact) -> float | None:
         """Return the longest run limit (seconds) with which `fact` would delay no reserved start, or None."""
