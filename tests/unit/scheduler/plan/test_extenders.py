@@ -5,17 +5,21 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from slipway.model.facts import ExtenderFact
 from slipway.model.reasons import Gate
+from slipway.scheduler.plan.placement.extenders import PlanExtenders
 from slipway.scheduler.plan.placement.policy import policy_of
 from slipway.scheduler.plan.planner import plan
 from slipway.scheduler.plan.state.extender_results import Answers, ExtenderAnswer, ExtenderVerb, Key, Question
+from slipway.scheduler.plan.state.nodes import NodeTable
 from slipway.scheduler.plan.state.plan_types import Plan
 from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 from slipway.scheduler.simulate import scenario_facts
 from slipway.scheduler.simulate.scenario import Scenario, decode
 from slipway.scheduler.simulate.world import SimulatedWorld
+from tests.support.planner import a_node, a_role
 
 URL = "http://gpu-share.tools:8888/scheduler"
 NODES = [{"name": "n", "count": 3, "cpu": 4}]
@@ -204,6 +208,25 @@ def test_a_node_that_became_feasible_is_asked_about_before_it_is_used() -> None:
     assert not decided.admits
     assert decided.questions[0].nodes == ("n-0", "n-1", "n-2")
     assert decided.explanations["default/a"].gate is Gate.WAITING_FOR_EXTENDER
+
+
+def test_answers_about_two_sets_of_nodes_do_not_replace_each_other() -> None:
+    """A plan considers n-0, and to find what would help n-1 too. The question about n-1 includes n-0, since its answer
+    replaces the one about n-0. Otherwise each plan would ask about one of the two again."""
+    role = a_role()
+    table = NodeTable([a_node("n-0"), a_node("n-1")])
+    first, second = np.array([True, False]), np.array([False, True])
+    answers: dict[Key, ExtenderAnswer] = {}
+    asked: list[int] = []
+    for considered in ([first], [first], *([[first, second]] * 6)):
+        extenders = PlanExtenders((a_filter(prioritize_verb="prioritize"),), answers, table)
+        for fits in considered:
+            extenders.consult(role, role.requests, fits, request_key=b"key", owner=None)
+        for question in extenders.questions:
+            nodes = frozenset(question.nodes)
+            answers[question.key] = ExtenderAnswer(asked=nodes, passed=nodes)
+        asked.append(len(extenders.questions))
+    assert asked == [1, 1, 1, 1, 0, 0, 0, 0]
 
 
 def test_a_stale_answer_still_counts_and_is_asked_for_again() -> None:

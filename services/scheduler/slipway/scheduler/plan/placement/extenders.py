@@ -163,7 +163,7 @@ class _Consultation:
             return
         answer = self._plan_extenders.answer((extender.url, ExtenderVerb.FILTER, self._request_key))
         if answer is not None and answer.is_stale:
-            self._put(extender, ExtenderVerb.FILTER)
+            self._put(extender, ExtenderVerb.FILTER, self._left)
         if answer is not None and answer.fault:
             if not extender.ignorable:
                 self._wait(UNAVAILABLE, f"for extender {extender.name}, which fails: {answer.fault}")
@@ -171,7 +171,7 @@ class _Consultation:
         asked = self._plan_extenders.mask(answer.asked if answer else ())
         missing = self._left & ~asked
         if missing.any():
-            self._put(extender, ExtenderVerb.FILTER)
+            self._put(extender, ExtenderVerb.FILTER, self._left | asked)
         if answer is None:
             self._wait(UNANSWERED, _late(extender))
             return
@@ -187,13 +187,13 @@ class _Consultation:
             return
         answer = self._plan_extenders.answer((extender.url, ExtenderVerb.PRIORITIZE, self._request_key))
         if answer is not None and answer.is_stale:
-            self._put(extender, ExtenderVerb.PRIORITIZE)
+            self._put(extender, ExtenderVerb.PRIORITIZE, self._left)
         if answer is not None and answer.fault:
             return
         asked = self._plan_extenders.mask(answer.asked if answer else ())
         missing = self._left & ~asked
         if missing.any():
-            self._put(extender, ExtenderVerb.PRIORITIZE)
+            self._put(extender, ExtenderVerb.PRIORITIZE, self._left | asked)
             self._refusals.append(_waiting(UNANSWERED, _late(extender), missing))
             self._allowed &= ~missing
         if answer is not None:
@@ -205,11 +205,16 @@ class _Consultation:
         """Return the result of all answers."""
         return ExtenderResults(self._allowed, tuple(self._refusals), self._bonus, tuple(self._scores))
 
-    def _put(self, extender: ExtenderFact, verb: ExtenderVerb) -> None:
+    def _put(self, extender: ExtenderFact, verb: ExtenderVerb, nodes: Bools) -> None:
+        """Add a question about `nodes`, which include those that a valid answer covers already.
+
+        The new answer replaces the old one. One plan considers a request on several sets of nodes, so answers about one
+        set at a time would replace each other for ever.
+        """
         question = Question(
             extender=extender, verb=verb, request_key=self._request_key, role=self._role, owner=self._owner, nodes=()
         )
-        self._plan_extenders.put(question, self._left)
+        self._plan_extenders.put(question, nodes)
 
     def _wait(self, reason: str, what: str) -> None:
         self._refusals.append(_waiting(reason, what, np.ones(len(self._left), dtype=np.bool_)))
