@@ -2,13 +2,9 @@
 
 Owns the process and its log file. Knows nothing about the program that it runs.
 
-Ends a service of the local stack that is no longer alive, as a kubelet does for a pod.
-
-Owns the rule that a process is not alive, the dump of its stacks before its end, and the message to the user. The stack
-restarts the process. The numbers are those of the chart's livenessProbe.
-
-Promises: a service whose `/livez` fails or does not answer three times in a row is ended. Before that, it is asked to
-write the stack of every task to its log. A starting service has a minute to answer.
+A service of the stack that is no longer alive is ended, as by a kubelet, and the stack starts it again. The numbers are
+those of the chart's livenessProbe. Promises: a service whose `/livez` fails or does not answer three times in a row is
+ended. Before that, it is asked to write the stack of every task to its log. A starting service has a minute to answer.
 """
 
 import asyncio

@@ -1,13 +1,12 @@
 """Attaches this terminal to a session of a shell.
 
-Owns the raw mode of the terminal, the size of the window, the key that detaches, and the messages about the connection.
-Without a terminal, the standard input is copied until its end. The terminal's mode is restored in every case.
+Of the terminal it owns the raw mode, the size of the window, the key that detaches, and the messages about the
+connection. Without a terminal, the standard input is copied until its end. The terminal's mode is restored in every
+case.
 
-A session of a terminal server, over several connections.
-
-Owns the positions in the output and in the input. After a lost connection it attaches again, requests the output after
-its position, and resends the input that the server has not received. Knows the protocol of `slipway.inside.terminal`,
-and no real terminal.
+`SessionConnection` is a session of a terminal server, over several connections. After a lost connection it attaches
+again, requests the output after its position, and resends the input that the server has not received. Knows the
+protocol of `slipway.inside.terminal`, and no real terminal.
 
 Invariants: output and input are delivered once and in order. The amount of sent input that the server has not confirmed
 is bounded.

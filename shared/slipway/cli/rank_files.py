@@ -6,10 +6,9 @@ target's name.
 
 Needs only `sh` and `tar` in the image.
 
-Unpacks an archive from a rank into a local folder; nothing in the archive can write outside of the folder.
-
-Owns which entries are unpacked: files, folders, hard links to files of the archive, and symbolic links that stay
-inside. Set-user-id bits and owners are ignored; devices, sockets and pipes are left out. Reads the stream to its end.
+An archive from a rank is unpacked into a local folder, and nothing in the archive can write outside of the folder.
+Unpacked are files, folders, hard links to files of the archive, and symbolic links that stay inside. Set-user-id bits
+and owners are ignored; devices, sockets and pipes are left out. The stream is read to its end.
 
 Invariants: every file is new and is made in a folder that was made here; an archive that names a file twice is refused.
 Symbolic links are made last, so no file is written through a link. The names that must be kept until the end (folders,

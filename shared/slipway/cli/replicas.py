@@ -1,11 +1,10 @@
-"""The replicas of a launch: one allocation each, all behind the Service that the launch names.
+"""Several allocations of one launch: replicas behind one Service, and arrays.
 
-Owns the one request for them, which may be repeated, and the printed result. The API checks the launch.
+Replicas are one allocation each, all behind the Service that the launch names. One request makes them, which may be
+repeated. The API checks the launch.
 
-`--array 0-99%10`: one launch per index, all in one job; each launch gets its index in its environment.
-
-Owns the syntax of the indexes and the fields that differ between the launches. The job limits how many launches run.
-Its limit counts GPUs, so `%10` becomes ten times the GPUs of one launch.
+Arrays, such as `--array 0-99%10`: one launch per index, all in one job; each launch gets its index in its environment.
+The job limits how many launches run. Its limit counts GPUs, so `%10` becomes ten times the GPUs of one launch.
 """
 
 import argparse

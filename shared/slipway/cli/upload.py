@@ -1,12 +1,8 @@
 """Sends the files of a launch to the API: small files in the launch itself, others as an uploaded context.
 
-Owns that choice, and the progress messages. An archive that the API already has is not sent again.
-
-Packs a folder for a launch: selects its files, and packs them as small files or as one archive.
-
-Owns the ignore file, the rules for what may not be packed (links that lead out of the folder, pipes, devices), and the
-archive. The bytes of the archive depend only on names, modes and contents: the same folder always makes the same
-archive.
+This module owns that choice, the progress messages, the ignore file, and the rules for what may not be packed (links
+that lead out of the folder, pipes, devices). An archive that the API already has is not sent again. The bytes of the
+archive depend only on names, modes and contents: the same folder always makes the same archive.
 """
 
 import argparse

@@ -3,13 +3,10 @@
 Owns the two forms of `ranks[].resources` (a flat map of quantities, or Kubernetes' {requests, limits}), the choice of
 the main container, and the effective request of the pod. Pure; accepts templates of any shape.
 
-The size of `/dev/shm` of a rank: the size that the launch requests, else the default of the pool.
-
-A container runtime provides 64 MB, which is too little for the data that NCCL or the workers of a data loader exchange.
-Any other size needs a volume in memory. Data written to it is memory of the container: Kubernetes counts it towards the
-memory limit, and schedules only by the request.
-
-Owns the rules for the size, and the checks of a requested size. Pure.
+The size of `/dev/shm` of a rank is the size that the launch requests, else the default of the pool. A container runtime
+provides 64 MB, which is too little for the data that NCCL or the workers of a data loader exchange. Any other size
+needs a volume in memory. Data written to it is memory of the container: Kubernetes counts it towards the memory limit,
+and schedules only by the request.
 
 Source: Kubernetes, "emptyDir": memory-backed volumes.
 """

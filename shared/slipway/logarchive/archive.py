@@ -3,15 +3,13 @@
 Owns which objects a call uses, and in which order: a record is written before its first piece and deleted after its
 last. `pieces.py` owns the contents of the objects.
 
-The port of the log archive to an object store.
+`ArchiveObjects` is the port to an object store. Promises of an implementation: `create` is atomic, and of several calls
+that create the same object one succeeds. `get` returns a complete object. `paths` returns each object that exists
+during the whole call, sorted by path. Each call ends within its deadline. Not promised: whether `paths` returns an
+object that is created or deleted during the call.
 
-Promises of an implementation: `create` is atomic, and of several calls that create the same object one succeeds. `get`
-returns a complete object. `paths` returns each object that exists during the whole call, sorted by path. Each call ends
-within its deadline. Not promised: whether `paths` returns an object that is created or deleted during the call.
-
-Converts an allocation to the record of its archived log and back, with the fields for reading and authorisation.
-
-Owns the choice of the fields that are stored: no command, no environment, no image.
+Of an allocation, the record of its archived log has the fields for reading and authorisation: no command, no
+environment, no image.
 """
 
 from typing import Final, NamedTuple, Protocol

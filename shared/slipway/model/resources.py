@@ -1,13 +1,11 @@
-"""Resource amounts: immutable integer vectors by resource name.
+"""Resource amounts, immutable integer vectors by resource name, and the quantities that Kubernetes writes for them.
 
 Owns the base units (cpu in milli, everything else in ones) and their arithmetic. No other module calculates with floats
 or with quantity strings. An absent resource is zero; zero amounts are not stored, so two equal vectors compare equal.
 This module also converts amounts to GPUs: whole GPUs, parts of one, and slices of one (`mig.py`).
 
-Kubernetes quantities as integers.
-
-Owns the parsing of `1`, `100m`, `1Gi`, `2e3`, ... into an exact integer of a base unit: milli for cpu, one for
-everything else. Rounds up, as the Kubernetes API does, so that a request never shrinks.
+Quantities such as `1`, `100m`, `1Gi` and `2e3` are parsed into exact integers of a base unit. Parsing rounds up, as the
+Kubernetes API does, so that a request never shrinks.
 
 Source: k8s.io/apimachinery/pkg/api/resource/quantity.go
 """

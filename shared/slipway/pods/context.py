@@ -6,13 +6,10 @@ the ConfigMap. Pure, except that it reads the program's text once. The program i
 Invariant: the container requests no more than the main container, so that the pod's requests are those that were
 planned.
 
-An uploaded archive as ConfigMaps of its workspace: one index and as many pieces as needed.
-
-Owns names, labels and the index. Pure. The api writes and reads the ConfigMaps; the watcher deletes them.
-
-Invariants: the names follow from the digest, so that a second upload of the same archive changes nothing. The index
-owns every piece, so that Kubernetes deletes the pieces with it. A launch cannot use an archive whose index is not
-complete.
+An uploaded archive is stored as ConfigMaps of its workspace: one index and as many pieces as needed. The api writes and
+reads them; the watcher deletes them. Invariants: their names follow from the digest, so that a second upload of the
+same archive changes nothing. The index owns every piece, so that Kubernetes deletes the pieces with it. A launch cannot
+use an archive whose index is not complete.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,20 +1,16 @@
-"""The user name and home of the main container of a rank: HOME, USER, LOGNAME, and the volume mounted at HOME.
+"""The user name and home of the main container of a rank: HOME, USER, LOGNAME, and the volume mounted at HOME. Pure.
 
 The image of a rank often does not know the uid that the rank runs as. Without an entry in /etc/passwd the container
 runtime sets HOME to `/`, where that uid cannot write, and Python's `getpass.getuser()` fails. These variables solve
 both problems.
 
-Owns the rules for these variables and for the volume. Pure. `slipway.inside.home` decides which home our programs
-(notebook, shell, TensorBoard) use when the image has its own.
+`slipway.inside.home` decides which home our programs (notebook, shell, TensorBoard) use when the image has its own.
 
 Invariant: a variable that the container or the launch sets is never replaced.
 
-Persistent home directories: one volume claim for each user of a workspace.
-
-Owns the contents of the claim at its creation. Pure. The pod worker creates the claim. `crd/homes.py` has its name,
-`identity.py` its mount.
-
-Invariant: the claim has no owner, so that Slipway never deletes it.
+Persistent home directories are one volume claim for each user of a workspace. The pod worker creates the claim with the
+contents that `claim_of` returns; `crd/homes.py` has its name. Invariant: the claim has no owner, so that Slipway never
+deletes it.
 """
 
 import posixpath

@@ -1,4 +1,4 @@
-"""Builds the objects of an attempt from an admitted allocation, as plain JSON: ConfigMap, Service and pods.
+"""Builds the objects of an attempt from an admitted allocation, as plain JSON: ConfigMap, Service, pods, PodGroup.
 
 Owns names, labels, owners, finalizers and the hash by which a pod worker recognises an existing pod as its own. Pure:
 the same allocation, spec and pool give the same objects on every replica, except for the trace.
@@ -7,10 +7,7 @@ Invariants: every object carries the allocation's uid as a label and as its cont
 attempts have different names. The hash covers everything except values that may differ between replicas (the trace) and
 values that follow from the name (rank, node).
 
-The PodGroup of an attempt's pods, for attempts whose pods kube-scheduler binds.
-
-Owns which attempts have a group, and its contents. Pure. The caller knows whether the API server serves PodGroups.
-
+An attempt whose pods kube-scheduler binds has a PodGroup, if the API server serves PodGroups, which the caller knows.
 Invariants: a group has at least two pods, and requires all of them at once, as the launch does. It names no priority
 class, because its pods name none and kube-scheduler requires equal priorities. A rank that was added later, or restarts
 in place, names no group: its gang has started already, and kube-scheduler would wait for pods that have ended. The

@@ -1,41 +1,31 @@
 """The pod spec of a role, and the parts that differ between its ranks.
 
 Owns the merge of the user's pod template with the role, the pool and our own rules, and the environment of a rank.
-Pure; uses only the object names that the caller passes.
+Pure, except that it reads the texts of our programs once.
 
 Invariants: never a nodeName; restartPolicy Never; no service links; no account token; no value of the user overrides a
 `SLIPWAY_*` variable. All other fields of the user's template stay unchanged.
 
-The folder of our Python files that a pod gets, to run beside or instead of the user's program.
+Our Python files: a pod gets a folder of them, to run beside or instead of the user's program, as `python -I <folder>
+<name>` (see `crd/kinds.py`). They are read from the installed package and never imported. Invariant: every replica of
+one version produces the same bytes, so that the hash of an attempt's objects is the same.
 
-Owns which kind gets which files, their keys in the ConfigMap, the volume and the mount. Pure, except that the files are
-read from the installed package; they are never imported. The pod runs the folder as `python -I <folder> <name>`, see
-`crd/kinds.py`.
-
-Invariant: every replica of one version produces the same bytes, so that the hash of an attempt's objects is the same.
-
-A pod that kube-scheduler binds: the scheduling gate that delays it, and the node affinity that allows only one node.
-
-Owns both as data. Pure. The pod worker decides when and how the gate is removed.
+A pod that kube-scheduler binds has a scheduling gate that delays it, and a node affinity that allows only one node. The
+pod worker removes the gate.
 
 Source: Kubernetes, "Pod Scheduling Readiness": while a pod has a gate, its node affinity may be narrowed, term by term.
 
-The setup of a rank: a script that runs in its main container before its program.
-
-Owns the shell script that runs first the setup and then the program, and the message that marks a failed setup. Pure.
-
-Promises: the setup runs once in each pod, so once in each attempt of a rank. Its output is in the same log. The program
-starts only if the setup ended with 0, and does not inherit variables that the setup sets. A rank whose setup failed has
-the exit code of the setup. A SIGTERM during the setup ends the setup.
+The setup of a rank is a script that runs in its main container before its program. Promises: the setup runs once in
+each pod, so once in each attempt of a rank. Its output is in the same log. The program starts only if the setup ended
+with 0, and does not inherit variables that the setup sets. A rank whose setup failed has the exit code of the setup. A
+SIGTERM during the setup ends the setup.
 
 The script is the first process of the container. The kernel applies no default signal actions to it, so it has a trap.
 
-The start order of the roles of a gang: the init container in which a rank waits for other roles.
-
-Owns that container, and the program for it in the ConfigMap. All pods of the gang are placed, released and bound
-together. So a waiting rank has its node already and pulls its images during the wait, and the gang is never split. The
-API decides from the pods whether the rank may start (`GET .../ranks/{rank}/start`); the program is
-`slipway.inside.start`. Pure, except that it reads the program's text once.
+The start order of the roles of a gang: a rank waits for other roles in an init container. All pods of the gang are
+placed, released and bound together. So a waiting rank has its node already and pulls its images during the wait, and
+the gang is never split. The API decides from the pods whether the rank may start (`GET .../ranks/{rank}/start`); its
+program is `slipway.inside.start`.
 
 Invariant: the container requests no more than the main container, so that the pod's requests are those that were
 planned.

@@ -1,12 +1,11 @@
-"""The login contexts: servers by name, each with its credential, in a file that only its owner can read.
+"""The login contexts, and the values that a command uses when no option sets them.
 
-Owns the file `contexts.json` in `$SLIPWAY_CONFIG_DIR`, else `$XDG_CONFIG_HOME/slipway`, else `~/.config/slipway`.
-Invariants: the file has mode 0600 and its folder 0700 before a token is written to it. The file is always replaced as a
-whole.
+Contexts are servers by name, each with its credential, in a file that only its owner can read: the file `contexts.json`
+in `$SLIPWAY_CONFIG_DIR`, else `$XDG_CONFIG_HOME/slipway`, else `~/.config/slipway`. Invariants: the file has mode 0600
+and its folder 0700 before a token is written to it. The file is always replaced as a whole.
 
-The values that a command uses when no option sets them: the workspace and the user, and the source of each value.
-
-Owns the order of an option, the environment, the settings in the file of the contexts, and the default.
+The workspace and the user of a command come from an option, the environment, the settings in the file of the contexts,
+or the default, in this order; the source of each is known.
 """
 
 import contextlib

@@ -202,10 +202,16 @@ def has_room_for_one(pool: TypedPool, queue: QueueFact) -> bool:
 
 
 def can_be_spared(pool: TypedPool, own: QueueFact, fact: AllocationFact) -> bool:
-    """Whether `fact` is a single rank on H100s that another queue uses beyond its share."""
-    selector = fact.roles[0].node_selector
+    """Whether `fact` is a single rank on H100s that another queue uses beyond its share, and may use all of them.
+
+    A rank that may use only some of them is left to a queue that uses no more than its share of these.
+    """
+    role = fact.roles[0]
+    selector = role.node_selector
     is_lone = fact.preemptible and fact.rank_count == len(fact.placements) == 1
     if fact.queue == own.name or not is_lone or selector != {"gpu": "h"}:
+        return False
+    if any(node.taints and selector.items() <= node.labels.items() for node in pool.nodes) and not role.tolerations:
         return False
     left = pool.held(pool.running, fact.queue, selector) - fact.roles[0].requests.gpus()
     return left >= pool.part(fact.queue, selector)

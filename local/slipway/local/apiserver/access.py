@@ -7,11 +7,8 @@ read.
 
 Source: staging/src/k8s.io/apiserver/pkg/endpoints (filters, request/requestinfo.go; behaviour, v1.37).
 
-Access and token reviews: requests that store no object.
-
-Owns the parsing, checking and answering of the reviews of the authorization and authentication groups. Pure, except
-that it reads the store. Invariant: an access review returns the decision that the same call would get with RBAC
-enforced.
+The reviews of the authorization and authentication groups are requests that store no object. Invariant: an access
+review returns the decision that the same call would get with RBAC enforced.
 
 Source: pkg/registry/authorization, pkg/registry/authentication, pkg/apis/authorization/validation (behaviour, v1.37).
 """

@@ -1,18 +1,17 @@
 """The built-in kinds that the local cluster serves.
 
-Owns one table. Invariant: a kind that is neither in this table nor declared by a CustomResourceDefinition is a 404.
+One table has them all. Invariant: a kind that is neither in this table nor declared by a CustomResourceDefinition is a
+404.
 
-Event objects, which report what happened to an object: the form of the core group and the form of events.k8s.io.
-
-Owns both kinds: they share one storage room, and each form has its own checks. Pure. Invariants: an Event written in
-one form can be read in the other without loss; the newer form is checked strictly, and only its series may change.
+Event objects have two forms, that of the core group and that of events.k8s.io. Both share one storage room, and each
+form has its own checks. Invariants: an Event written in one form can be read in the other without loss; the newer form
+is checked strictly, and only its series may change.
 
 Source: pkg/apis/core/validation/events.go, pkg/apis/events/v1/conversion.go, pkg/registry/core/event (v1.37).
 
-Kinds that charts contain and that no local controller handles: Deployments, Jobs, Ingresses and others.
-
-Owns their table, their defaults and a few common checks. Clients store, read and patch these objects as in any cluster,
-but no controller creates pods for them. Invariant: a stored object has the defaults that `kubectl` and Helm expect.
+Charts contain kinds that no local controller handles: Deployments, Jobs, Ingresses and others. Clients store, read and
+patch these objects as in any cluster, but no controller creates pods for them. Invariant: a stored object has the
+defaults that `kubectl` and Helm expect.
 
 Source: pkg/apis/{apps,batch,networking,autoscaling}/v*/defaults.go and validation (behaviour, v1.37).
 """

@@ -5,10 +5,8 @@ explicit step at a time and in a fixed order, so that the simulation decides whe
 collector deletes no object that has a living owner; in a Terminating namespace pods are deleted first, and other
 content only when no pod remains; an owner is absent only when no object of its kind, name and uid exists.
 
-Volumes of the local cluster: every claim is bound at once, as by a provisioner with unlimited storage.
-
-Owns the binding of claims. A local node stores a claim's files in its own folder, so no PersistentVolume object with
-the volume's name exists. Works only through the core.
+Every volume claim is bound at once, as by a provisioner with unlimited storage. A local node stores a claim's files in
+its own folder, so no PersistentVolume object with the volume's name exists.
 """
 
 from itertools import islice

@@ -1,15 +1,11 @@
-"""Discovery documents: the groups, versions and resources that the server serves.
+"""The server's documents that belong to no object: health, version, discovery, OpenAPI. Pure functions of the registry.
 
-Owns both forms: the old form (one document per group version) and the aggregated form. Pure functions of the registry.
+Discovery lists the groups, versions and resources that the server serves, in the old form (one document per group
+version) and the aggregated form.
 
-OpenAPI v3 documents, which kubectl uses to validate, apply and explain.
-
-Owns one document per group version. A custom kind appears with its own schema. A built-in kind appears with the names
-and types of the table of fields, without descriptions. Pure; the registry caches documents until a kind changes.
-
-The server's documents that belong to no object: health, version, discovery, OpenAPI.
-
-Owns their paths. Pure, except that it reads the registry.
+OpenAPI v3 documents, one per group version, are what kubectl uses to validate, apply and explain. A custom kind appears
+with its own schema. A built-in kind appears with the names and types of the table of fields, without descriptions. The
+registry caches documents until a kind changes.
 """
 
 import hashlib

@@ -1,21 +1,15 @@
-"""Disruption budgets: whether an eviction is allowed, and the status of a budget computed from its pods.
+"""Disruption budgets: the status of a budget, its controller, and the eviction of one pod.
 
-Owns the strategy of PodDisruptionBudget, the check that an eviction makes, and the computation of a budget's status.
-Pure: takes budgets, pods and the time, returns the next status or a refusal. Invariants: a budget whose status is older
-than its spec allows no eviction; an evicted pod is treated as gone for `DELETION_TIMEOUT_S`, even while it still runs.
+Whether an eviction is allowed, and the next status of a budget, are pure functions of budgets, pods and the time.
+Invariants: a budget whose status is older than its spec allows no eviction; an evicted pod is treated as gone for
+`DELETION_TIMEOUT_S`, even while it still runs.
 
-Source: pkg/registry/core/pod/storage/eviction.go, pkg/controller/disruption (behaviour, v1.37).
+The controller updates the status of budgets when their pods change. Invariant: at rest it writes nothing.
 
-The controller of disruption budgets: updates their status when their pods change.
-
-Owns the decision when a budget is checked again. Works through the core. Invariant: at rest it writes nothing.
-
-The eviction of one pod: checks its budget, marks the pod, deletes it.
-
-Owns the order of these steps. Works through the core's own verbs. Invariants: a refused eviction changes nothing; the
+An eviction checks the budget, marks the pod, and deletes it. Invariants: a refused eviction changes nothing; the
 budget's allowance is decreased before the pod is deleted; a dry run checks the budget and changes nothing.
 
-Source: pkg/registry/core/pod/storage/eviction.go (behaviour, v1.37).
+Source: pkg/registry/core/pod/storage/eviction.go, pkg/controller/disruption (behaviour, v1.37).
 """
 
 import re

@@ -1,17 +1,12 @@
 """Patches that change part of an object: JSON merge patch, JSON patch and strategic merge patch.
 
-Owns the application of a patch document to an object; strategic merge itself is `apiserver/patch.py`. Does not
-validate the result. Invariant: the given object is not changed.
+The result is not validated. Invariant: the given object is not changed.
 
-Source: RFC 7386, RFC 6902.
+Strategic merge patch: lists merge by the key that their field declares, and directives (`$patch`, `$retainKeys`,
+`$setElementOrder/`, `$deleteFromPrimitiveList/`) request other changes. Invariants: the result contains no directive; a
+null in the patch removes the existing value and never adds a null.
 
-Strategic merge patch: lists merge by the key that their field declares, and directives request other changes.
-
-Owns the directives `$patch`, `$retainKeys`, `$setElementOrder/` and `$deleteFromPrimitiveList/`, and the order of
-merged lists. Pure. Invariants: the arguments are not changed; the result contains no directive; a null in the patch
-removes the existing value and never adds a null.
-
-Source: k8s.io/apimachinery/pkg/util/strategicpatch (behaviour, v1.37).
+Source: RFC 7386, RFC 6902, k8s.io/apimachinery/pkg/util/strategicpatch (behaviour, v1.37).
 """
 
 from collections.abc import Callable

@@ -4,16 +4,11 @@ Owns the strategy of the kind and the pure step from an unbound pod to a bound p
 Invariants: a pod's node is set once, only by binding (or at creation); the rest of a pod's spec is immutable except
 images, deadlines, added tolerations, removed scheduling gates, and the node selection of a gated pod.
 
-Source: pkg/apis/core/validation ValidatePodUpdate, pkg/registry/core/pod/storage BindingREST (behaviour, v1.37).
+Scheduling gates: a gated pod shows a condition, and some of its fields may change while it is gated. Invariant: while a
+pod is gated, the set of its eligible nodes only shrinks.
 
-Scheduling gates: the condition that a gated pod shows, and the fields that may change while it is gated.
-
-Owns the rules of gates, the checked part of the rules of node affinity, and the rules for narrowing the nodes of a
-gated pod. Pure; knows no other part of a pod. Invariant: while a pod is gated, the set of its eligible nodes only
-shrinks.
-
-Source: pkg/apis/core/validation (ValidatePodUpdate, validateNodeAffinityMutation, ValidateNodeSelector), behaviour of
-v1.37.
+Source: pkg/apis/core/validation (ValidatePodUpdate, validateNodeAffinityMutation, ValidateNodeSelector),
+pkg/registry/core/pod/storage BindingREST (behaviour, v1.37).
 """
 
 from typing import Any

@@ -3,15 +3,11 @@
 Owns the strategies of the four kinds and the search through them. Reads the store and writes nothing. Invariants: a
 call that no binding allows is refused; a missing role allows nothing; a Role applies only in its own namespace.
 
-Source: plugin/pkg/auth/authorizer/rbac, pkg/apis/rbac/validation (behaviour, v1.37).
+A new cluster has a table of roles and priority classes. A controller step updates aggregated roles, which are the union
+of other roles. Invariant: the bootstrap never changes an existing role.
 
-The roles and priority classes of a new cluster, and aggregated roles, which are the union of other roles.
-
-Owns a table, its bootstrap, and the controller step that updates aggregated roles. Invariant: bootstrap never changes
-an existing role.
-
-Source: plugin/pkg/auth/authorizer/rbac/bootstrappolicy (names and permissions, v1.37; the roles of nodes and
-controllers are left out, because no user has them here).
+Source: plugin/pkg/auth/authorizer/rbac, pkg/apis/rbac/validation (behaviour, v1.37); its bootstrappolicy (names and
+permissions, v1.37; the roles of nodes and controllers are left out, because no user has them here).
 """
 
 from collections.abc import Iterator

@@ -5,9 +5,7 @@ Knows no rule of any kind, because the caller of `commit` has checked the object
 with every commit; the objects of a resource at any version still in its history can be rebuilt by undoing the later
 changes; subscribers receive every change once, in order, before `commit` returns, and do not write.
 
-Watch events as one watch receives them.
-
-Owns the translation of a commit for a watch with a namespace and selectors. Pure. Invariant: an object that no longer
+A watch with a namespace and selectors receives a translation of each commit. Invariant: an object that no longer
 matches the selectors is reported as DELETED in its last matching state, at the version of the change.
 
 Source: staging/src/k8s.io/apiserver/pkg/storage/cacher, convertToWatchEvent (behaviour).

@@ -1,13 +1,12 @@
-"""Structural schemas of custom resources: compiled once, then used to prune, default and find unknown fields.
+"""Structural schemas of custom resources: compiled once, then used to prune, default and validate objects.
 
-Owns the parsing of `openAPIV3Schema` and the walk that brings an object into shape. Validation is `structural.py`.
-Invariant: a compiled `Schema` is never changed; `shape` changes only the given object.
+Pruning and defaulting bring an object into shape, and find unknown fields. Invariant: a compiled `Schema` is never
+changed; `shape` changes only the given object.
 
-Validation of a custom object against its compiled schema, and of its rules through their Python twins.
-
-Owns the walk over value, old value and schema, and the wording of each refusal. Interprets no CEL: it looks up a rule
-by its text in the given mapping. Invariants: rules run only when no value is missing, too long or of a wrong type; a
-transition rule runs only where both the old and the new value exist and belong to the same element.
+Validation walks over value, old value and schema, and checks the rules of a schema through their Python twins. It
+interprets no CEL: it looks up a rule by its text in the given mapping. Invariants: rules run only when no value is
+missing, too long or of a wrong type; a transition rule runs only where both the old and the new value exist and belong
+to the same element.
 """
 
 import functools

@@ -1,12 +1,10 @@
-"""Table answers, which `kubectl get` prints.
+"""Table answers, which `kubectl get` prints: columns, rows, cells and ages. Pure.
 
-Owns rows, cells and ages. Pure. Invariant: cells have the order of the column definitions; a missing value is null,
-which kubectl prints as `<none>`, and a missing date is `<unknown>`.
+Invariant: cells have the order of the column definitions; a missing value is null, which kubectl prints as `<none>`,
+and a missing date is `<unknown>`.
 
-The printer columns of the built-in kinds.
-
-Owns the columns that `kubectl get` shows. Each reader is a pure function of one object. An age is returned as the
-creation time, which the Table turns into a duration.
+Each column of a built-in kind has a reader, which is a pure function of one object. An age is returned as the creation
+time, which the Table turns into a duration.
 """
 
 from typing import Any

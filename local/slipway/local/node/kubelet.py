@@ -6,11 +6,9 @@ no container.
 Promises: after the deletion of a pod's object the pod is ended and its folder removed; at the start, a folder without a
 pod is removed with every process that still belongs to it; on `stop` every pod ends within `STOP_GRACE_S`.
 
-Processes that left the process group of their pod: found by the pod's folders in their environment.
-
-Owns the search through the machine's processes, and kills the found processes. Linux only: other systems have no
-`/proc`, so there only process groups are ended. Invariant: only processes whose HOME or TMPDIR is below the given
-folder are killed. TMPDIR is checked too, because sshd sets another HOME for its sessions.
+Processes that left the process group of their pod are found by the pod's folders in their environment, and killed.
+Linux only: other systems have no `/proc`, so there only process groups are ended. Invariant: only processes whose HOME
+or TMPDIR is below the given folder are killed. TMPDIR is checked too, because sshd sets another HOME for its sessions.
 """
 
 import asyncio

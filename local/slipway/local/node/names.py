@@ -1,29 +1,21 @@
-"""The names by which pods find each other, without a name server.
+"""How pods of one machine find each other: by names without a name server, addresses, and rendezvous ports.
 
-Owns the index of pods by hostname and subdomain, and the replacement of names
-`<hostname>.<subdomain>[.<namespace>[.svc[...]]]` in a pod's command and environment by addresses. Pure, except for its
-index.
+Names: in a pod's command and environment, `<hostname>.<subdomain>[.<namespace>[.svc[...]]]` is replaced by an address,
+from an index of pods by hostname and subdomain. Invariant: an unknown name below the pod's own subdomain belongs to a
+peer, so the pod waits for it; any other unknown name is left unchanged, because it may be the name of a real host.
 
-Invariant: an unknown name below the pod's own subdomain belongs to a peer, so the pod waits for it; any other unknown
-name is left unchanged, because it may be the name of a real host.
-
-One loopback address for each pod.
-
-Owns the assignment of addresses to pods. Linux answers on all of 127.0.0.0/8, so all pods on one machine can listen on
-the same port, as in a cluster. On other systems every pod has 127.0.0.1.
+Addresses: one loopback address for each pod. Linux answers on all of 127.0.0.0/8, so all pods on one machine can listen
+on the same port, as in a cluster. On other systems every pod has 127.0.0.1.
 
 Invariants: two live pods never share an address (on a machine with several); the address is a function of the pod's uid
 unless it is already in use, so that a restarted node chooses the same address again.
 
-A separate rendezvous port for each gang on this machine.
+Ports: each gang on this machine has a rendezvous port of its own. In a cluster each pod has its own network, so all
+gangs can use the same port. Local pods share one network, and the usual stores listen on every address of the machine.
+With one port, the second gang would fail to bind, or would reach the store of the first gang.
 
-In a cluster each pod has its own network, so all gangs can use the same port. Local pods share one network, and the
-usual stores listen on every address of the machine. With one port, the second gang would fail to bind, or would reach
-the store of the first gang.
-
-Owns the assignment of ports to gangs. Invariants: two live gangs never share a port; a gang keeps its port until its
-last pod is gone; the first gang gets the usual port if it is free. A port that a user sets to another value is never
-changed.
+Invariants: two live gangs never share a port; a gang keeps its port until its last pod is gone; the first gang gets the
+usual port if it is free. A port that a user sets to another value is never changed.
 
 Non-promises: a port is tested once, so another program of the machine may bind it before the gang listens. Two node
 processes on one machine do not know each other's gangs.

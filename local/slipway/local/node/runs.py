@@ -1,14 +1,12 @@
-"""The containers of one pod: started in order, found again after a restart of the node's process, restarted, ended.
+"""The containers of one pod: started in order, probed, found again after a restart of the node's process, restarted.
 
 Owns the processes and their states. Knows neither the API server nor the reason why the pod ends.
 
 Invariants: each restart count is used for one start only; a container that was reported as started, but whose marker
 file is missing, is lost and is not started again; after `close` no container runs.
 
-Readiness probes: checks whether a container can serve.
-
-Owns the schedule and the three kinds of probes (HTTP, TCP, a command). Knows no pod status: it calls back when the
-result changes. Invariants: every probe has a timeout; when a probe ends or is cancelled, its command no longer runs.
+Readiness probes (HTTP, TCP, a command) check whether a container can serve, and call back when the result changes.
+Invariants: every probe has a timeout; when a probe ends or is cancelled, its command no longer runs.
 """
 
 import asyncio

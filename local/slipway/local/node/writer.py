@@ -1,12 +1,10 @@
-"""Writes the status of one pod to the API server.
+"""Writes the status of pods and Events about them to the API server.
 
-Owns the writes: only the newest status, with the last seen resource version, retried until one succeeds. Knows nothing
-of containers: a callback builds the status for each write. Invariant: an unchanged status is not written.
+Of a pod's status only the newest is written, with the last seen resource version, retried until one succeeds. Knows
+nothing of containers: a callback builds the status for each write. Invariant: an unchanged status is not written.
 
-Events that a node writes about its pods, as a kubelet does: the reason why a pod cannot start.
-
-Owns the form of the Events. Best effort: a failed write is not retried. Each text is written once per pod, and a pod
-gets at most `TEXTS_MAX` texts.
+Events say why a pod cannot start, as those of a kubelet do. Best effort: a failed write is not retried. Each text is
+written once per pod, and a pod gets at most `TEXTS_MAX` texts.
 """
 
 import asyncio

@@ -1,20 +1,16 @@
-"""Binds the pods of a released attempt by others: kube-scheduler behind a gate, or an extender of the pool.
+"""Binding of released pods by others: by kube-scheduler behind a gate, or by an extender of the pool.
 
-`open_gate` opens the scheduling gate of a pod that kube-scheduler binds, and pins the pod to its planned node.
+Releases are not known here: the caller has found the uid of the pod in one.
 
-Owns the one write that lets kube-scheduler bind a released pod: it pins the pod to the planned node and removes our
-gate. Must not know releases: the caller has found the uid of the pod in one.
+kube-scheduler: one write (`open_gate`) lets it bind a released pod. The write pins the pod to the planned node and
+removes our gate. Promises: a gate is only opened together with the pin, on the pod with the uid of the release; gates
+of other programs stay. `open_gate` may be called again at any time. Not promised: that kube-scheduler finds room on
+that node (the watcher ends an attempt whose pods wait too long for it).
 
-Promises: a gate is only opened together with the pin, on the pod with the uid of the release; gates of other programs
-stay. `open_gate` may be called again at any time. Not promised: that kube-scheduler finds room on that node (the
-watcher ends an attempt whose pods wait too long for it).
-
-Binds pods through a pool's extender: finds the extender, calls it, and checks that it did what was decided.
-
-Owns what the extender's response means. Must not know releases. The response is never trusted: the pod is read
-afterwards, and shows its node. An extender that answers "bound" and has not bound the pod has failed like any other:
-the bind is retried, or the pod worker binds the pod if the extender is ignorable. An extender that has bound the pod to
-another node has broken the attempt.
+Extenders (`ExtenderBinding`): the extender of a pool is called, and it is checked that it did what was decided. Its
+response is never trusted: the pod is read afterwards, and shows its node. An extender that answers "bound" and has not
+bound the pod has failed like any other: the bind is retried, or the pod worker binds the pod if the extender is
+ignorable. An extender that has bound the pod to another node has broken the attempt.
 """
 
 from collections.abc import Mapping

@@ -1,28 +1,22 @@
 """The objects of an attempt besides its pods: those that were created, the PodGroup, the volume claims.
 
-`CreatedObjects` remembers the ConfigMaps and Services that this process has created or adopted, until it deletes them.
+`CreatedObjects` remembers the ConfigMaps and Services that this process has created or adopted, until it deletes them,
+so that the teardown needs no reads. It is not the truth: the teardown reads an object that is missing here from the API
+server, and an object that is remembered here may have been deleted or replaced since. The uid in each delete detects
+that.
 
-With it, the teardown needs no reads. It is not the truth: the teardown reads an object that is missing here from the
-API server, and an object that is remembered here may have been deleted or replaced since. The uid in each delete
-detects that.
-
-Creates the PodGroup of a gang that kube-scheduler binds, if the API server serves that kind.
-
-Owns the requests about groups, and whether an existing group may be used. Which attempts have a group, and its fields,
-is in `slipway.pods.manifest`
-([decision 80](docs/adr/0080-gangs-that-kube-scheduler-binds-are-pod-groups.md)).
+`PodGroups` creates the PodGroup of a gang that kube-scheduler binds, if the API server serves that kind, or adopts it.
+Which attempts have a group, and its fields, is in `slipway.pods.manifest` ([decision
+80](docs/adr/0080-gangs-that-kube-scheduler-binds-are-pod-groups.md)).
 
 Promises: a launch without a group makes no call; the API server is asked once per process whether it serves groups, and
 again after a create of a group found that it does not. A group is never deleted here: it belongs to the ConfigMap of
 its attempt, and the garbage collector of the cluster deletes both.
 
-The volume claims of a launch: creates those that are created on first use, and finds those that only kube-scheduler
-can bind.
-
-Owns the check of a claim, and its creation. kube-scheduler picks the node of a volume that waits for its first
-consumer; a pod that we bound ourselves would wait for that volume for ever. So kube-scheduler binds the pods of such a
-launch, on the nodes that were planned
-([decision 65](docs/adr/0065-what-only-kube-scheduler-can-give-is-left-to-it.md)).
+Volume claims: `make_once` creates those that are created on first use, `needs_scheduler` finds those that only
+kube-scheduler can bind. kube-scheduler picks the node of a volume that waits for its first consumer; a pod that we
+bound ourselves would wait for that volume for ever. So kube-scheduler binds the pods of such a launch, on the nodes
+that were planned ([decision 65](docs/adr/0065-what-only-kube-scheduler-can-give-is-left-to-it.md)).
 
 Promises: a launch without claims makes no call; the only write is the creation of a missing claim. The planner knows
 from which nodes a bound volume can be reached (`facts/volumes.py`).

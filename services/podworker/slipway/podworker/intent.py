@@ -1,7 +1,8 @@
-"""Decides what the pod worker has to do for one allocation now, from the object alone.
+"""Decides what the pod worker has to do for one allocation now, and with an existing object of a wanted name. Pure.
 
-Owns the rules of when a launch begins, continues, or is torn down. Pure; knows no pods, no calls and no time. Whether
-the pods exist is found out while the decision is carried out, because every step of that is idempotent.
+The next step (`decide`) follows from the allocation alone: when a launch begins, continues, or is torn down. It depends
+on no pods, no calls and no time. Whether the pods exist is found out while the decision is carried out, because every
+step of that is idempotent.
 
 Invariants: an allocation is launched only if this attempt is admitted and is not to stop; a pod is bound only if the
 release of this attempt lists it. A past attempt is always torn down; the current attempt is torn down only when it was
@@ -9,13 +10,10 @@ stopped before its release, or when the watcher has ended it. In a running gang,
 evicted are deleted. Ranks are added to it only on nodes that the scheduler has chosen, and not while other ranks leave.
 A rank starts again in its place only if the watcher has recorded that restart.
 
-Decides what to do with an existing object that has the name of one that we want to create.
-
-Owns the verdict after AlreadyExists. Pure: a function of the found object and the one that we would have created.
-
-Invariants: an object of another owner is never changed; an object that is being deleted is waited for, never reused;
-our own object of another content (another version of this service created it) is replaced. That is safe only because it
-is not in a release, so nothing uses it.
+The verdict after AlreadyExists (`judge_existing`) is a function of the found object and of the one that we would have
+created. Invariants: an object of another owner is never changed; an object that is being deleted is waited for, never
+reused; our own object of another content (another version of this service created it) is replaced. That is safe only
+because it is not in a release, so nothing uses it.
 """
 
 from enum import StrEnum

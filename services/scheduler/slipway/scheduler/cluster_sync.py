@@ -1,13 +1,10 @@
 """Keeps the leader's tables current: first by a LIST or a snapshot, then by the feed; by LISTs when the feed has gaps.
 
-Owns the choice between these sources. Promises: after `wait_for_version(version)` the tables have every allocation up
-to that version, and all other objects as they were a moment ago. Every later change arrives, by the feed or by the next
-LIST, with a delay of at most `list_pause_s()` and one LIST. Not promised: that intermediate states are seen.
-
-Reads the cluster for the leader: a consistent LIST of each resource, then the deltas of the feed.
-
-Owns the LISTs and the translation of feed entries into the tables of `cluster.py`. The LIST is the truth; with the feed
-changes only arrive sooner. Decides nothing.
+The LIST is the truth; with the feed changes only arrive sooner. Feed entries are translated into the tables of
+`cluster.py`. `ClusterSync` chooses between the sources. Promises: after `wait_for_version(version)` the tables have
+every allocation up to that version, and all other objects as they were a moment ago. Every later change arrives, by the
+feed or by the next LIST, with a delay of at most `list_pause_s()` and one LIST. Not promised: that intermediate states
+are seen.
 """
 
 import asyncio

@@ -4,9 +4,8 @@ Owns the gauges that only a leader can set, and their removal at the end of its 
 that report the same pool would be added. A wait is reported as the time at which it began, so that it stays true while
 nothing changes.
 
-Measures the planner's forecasts: compares the first forecast of each queue head with a reservation to its start.
-
-Owns the metric; decides nothing.
+One more metric says how good the planner's forecasts are: it compares the first forecast of each queue head with a
+reservation to its start.
 """
 
 from collections.abc import Iterable

@@ -6,10 +6,8 @@ Must not know how anything is decided or written.
 Promises: a leader that has to stop finishes its tick and releases the lease. Only then it writes the rest of its
 decision log and wakes the waiting candidates.
 
-The scheduler as a whole: one candidate for each existing pool.
-
-Owns the discovery of pools that are created and deleted. `main.py` builds it from real parts, the simulation from
-models.
+`Scheduler` is the service as a whole: it has one candidate for each existing pool, and finds pools that are created and
+deleted. `main.py` builds it from real parts, the simulation from models.
 """
 
 import asyncio

@@ -1,18 +1,12 @@
-"""Reads the past usage of queues and users, for the fair shares of a pool with `fairShare`.
+"""Reads past usage for the leader of a pool: of queues and users for fair shares, of queues for their budgets.
 
-Owns the reads of the leader: the allocations, then the daily totals that the watcher writes (decision 18). After the
-first read only days that may have grown are read again. Between two reads the GPUs that are held in the leader's own
-tables are counted as used, without a call. Nothing is stored outside the process: a new leader reads what the old one
-would have read.
+Both read the allocations, then the daily totals that the watcher writes (decision 18), at intervals. Between two reads
+the GPUs that are held in the leader's own tables are counted as used, without a call. For fair shares only days that
+may have grown are read again after the first read. Nothing is stored outside the process: a new leader reads what the
+old one would have read.
 
-Promises: when a read fails, the figures of the last read stay; a pool without `fairShare` costs no call.
-
-Reads what the queues of a pool have used, for their budgets: at intervals, and only while a queue has a budget.
-
-Owns the reads: the allocations, then the daily totals that the watcher writes. Nothing is stored outside the process,
-so a new leader knows as much as the old one. Between two reads the held GPUs are counted as used (`QueueUsage`).
-
-Promises: when a read fails, the figures of the last read stay; a pool without budgets costs no call.
+Promises: when a read fails, the figures of the last read stay; a pool without `fairShare` and without budgets costs no
+call.
 """
 
 import asyncio

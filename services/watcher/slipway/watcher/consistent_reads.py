@@ -1,13 +1,11 @@
 """Consistent reads of the API server, for decisions that need certainty: to give up, to end, or to begin again.
 
-Owns how to make sure that pods, nodes and leftovers are gone. Absence in a cache is never evidence. An error here is
-raised to the caller, who then does nothing.
+`ConsistentReads` makes sure that pods, nodes and leftovers are gone. Absence in a cache is never evidence. An error
+here is raised to the caller, who then does nothing.
 
-Decides how long the watch of pods may be behind the watch of allocations before missing pods are read directly.
-
-Owns how long released pods that were never seen are waited for. Each resource has its own watch, so under load a
-release is often known before its pods. Reading all of them by name would cost the API server more than creating them
-did, at the time of highest load. Does not know what a missing pod means.
+`PodWatchLag` decides how long released pods that were never seen are waited for, before they are read directly. It does
+not know what a missing pod means. Each resource has its own watch, so under load a release is often known before its
+pods. Reading all of them by name would cost the API server more than creating them did, at the time of highest load.
 
 Pods are created before their release, so a pod watch that has reached the version of the release has shown them. The
 versions of two resources can be compared if one etcd stores both; otherwise time decides.

@@ -3,10 +3,9 @@
 Owns the mapping from a change of any object to the allocations that it affects. Decides nothing about them: a key in
 the queue only means "reconcile this allocation".
 
-Decides whether this replica acts at once, or first leaves the work to the primary replica for a moment.
-
-Owns this one decision, which several loops need. The lease is no fence: two replicas may act at once, and every write
-is fenced by itself.
+Whether this replica acts at once, or first leaves the work to the primary replica for a moment, is one decision that
+several loops need (`ReplicaRole`). The lease is no fence: two replicas may act at once, and every write is fenced by
+itself.
 """
 
 from dataclasses import dataclass

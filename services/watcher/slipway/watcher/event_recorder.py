@@ -1,21 +1,17 @@
-"""Writes Kubernetes Events about the steps of each allocation (`event_recorder.py`), on the replica with the lease.
+"""Kubernetes Events about the steps of each allocation, which `kubectl describe allocation` shows.
 
-Owns which Events were written already, and how fast they are written. Best effort: nothing waits for an Event. An Event
-that the API server refuses is counted, and the first one of a term is logged. An Event that could not be written for
-`RECENT_S` is left out.
+The replica with the lease writes them (`EventRecorder`). It remembers which Events were written already, and limits how
+fast they are written. Best effort: nothing waits for an Event. An Event that the API server refuses is counted, and the
+first one of a term is logged. An Event that could not be written for `RECENT_S` is left out.
 
 Promises: no Event is created twice. Its name follows from the object, so the next replica finds it and continues its
 count. At the start of a term only recent events are written. Repetitions are counted in the same Event, which is
 written each time the count has doubled.
 
-Builds the Kubernetes Events about the steps of an allocation, which `kubectl describe allocation` shows.
-
-Owns which steps get an Event, and its words. Pure. Must not know how an Event is written.
-
-Invariants: an Event follows from the object alone, from one entry of its ring or from its condition Stalled, so every
-process builds the same Event under the same name. One name is used for one step with one cause in one hour. Its
-repetitions in that hour are counted in the same Event, so a gang that fails each second makes one Event an hour. An
-Event never contains a name from another namespace.
+Which steps get an Event, and its words, is decided by pure functions. Invariants: an Event follows from the object
+alone, from one entry of its ring or from its condition Stalled, so every process builds the same Event under the same
+name. One name is used for one step with one cause in one hour. Its repetitions in that hour are counted in the same
+Event, so a gang that fails each second makes one Event an hour. An Event never contains a name from another namespace.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Publishes the observed objects as compact facts in the cluster feed, while this process holds the feed's lease.
+"""The cluster feed and its snapshots: the observed objects as compact facts, while this process holds the feed's lease.
 
 Owns which changes are published, and when the publisher must begin a new epoch. The order, the numbers and the
 heartbeats are in `streams/feed.py`.
@@ -7,11 +7,9 @@ Invariants: nothing is published before every store is synced; a change that doe
 published; after a gap in our own view (a new LIST) a new epoch begins, so that readers LIST as well; when a watch
 becomes silent, publishing ends until it is fresh again.
 
-Makes snapshots of the cluster feed, so that a scheduler that starts in a large cluster needs no LIST.
-
-Owns when a snapshot is made, and that it does not slow down other work. The LIST of a small cluster is quicker, so
-there is no snapshot of it. A snapshot of a large cluster is made page by page, in at most a twentieth of the time.
-`streams/snapshot.py` explains how a snapshot is read, and why objects may change while it is made.
+With a snapshot of the feed, a scheduler that starts in a large cluster needs no LIST. The LIST of a small cluster is
+quicker, so there is no snapshot of it. A snapshot of a large cluster is made page by page, in at most a twentieth of
+the time. `streams/snapshot.py` explains how a snapshot is read, and why objects may change while it is made.
 
 Invariant: a page shows the stores at a moment no earlier than the snapshot's position in the feed. The stores had every
 fact before the feed published it.

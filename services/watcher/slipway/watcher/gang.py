@@ -6,12 +6,9 @@ many ranks. Pure. Must not decide what follows from that.
 Invariants: a recorded end never changes; a pod that was not seen changes nothing by itself; only a consistent read
 (`consistent`) turns "not seen" into "gone", and the loss of a node into the loss of a rank.
 
-The recorded state of one rank, updated from its pod.
-
-Owns in which direction a record may change. Pure; does not know how a pod is read, or when a record is written.
-
-Two watchers may see one pod in views of different ages, and both may have to act. So a record is a join: it adopts
-newer information from a view, and never drops what another watcher has seen, in whatever order the views arrive.
+The record of one rank is updated from its pod, and changes in one direction only. Two watchers may see one pod in views
+of different ages, and both may have to act. So a record is a join: it adopts newer information from a view, and never
+drops what another watcher has seen, in whatever order the views arrive.
 
 Invariants: the state of one pod never goes back, its node stays, and the reason why it will be lost only becomes more
 certain. Joining a view twice changes nothing. A recorded end stays as it is.

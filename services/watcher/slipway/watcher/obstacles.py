@@ -1,23 +1,19 @@
-"""Detects obstacles to the start of a released rank, from the reports of the kubelet or of another scheduler.
+"""Detects obstacles to the start of a released rank, from the reports of the kubelet or of another scheduler. Pure.
 
 Owns which pods and Events about pods show an obstacle, and the condition StartBlocked, which reports the first obstacle
-to users. Also owns the time at which a start without `pendingTimeout` is given up. Pure. `causes.py` then ends the
-attempt; the scheduler fires the deadline of `pendingTimeout` (`facts/custom_resources.py`).
+to users. Also owns the time at which a start without `pendingTimeout` is given up. `causes.py` then ends the attempt;
+the scheduler fires the deadline of `pendingTimeout` (`facts/custom_resources.py`).
 
 Invariants
 - Absence is no evidence: an obstacle remains until its pod, or a later Event, shows that it is overcome. The views of
   replicas differ in age, and not every replica reads Events.
 - A message that differs only in numbers (times, ids of requests) causes no write.
 
-Reads how long a released pod has waited for another scheduler to bind it, and what that scheduler reports.
-
-Owns when the wait has lasted too long. Pure. `causes.py` ends the attempt.
-
-Invariants: the wait begins when the gate is opened, a time that an annotation of the pod stores (the pod's condition
-has the time of its creation); without any report of that scheduler the limit is longer than after a refusal.
-kube-scheduler refuses a gang that it places as a group as a whole, and each of its pods reports that. A pod that is
-refused only because of another pod is not treated as refused: so the error names the rank without a place, and its node
-is avoided.
+A released pod may wait too long for another scheduler to bind it. Invariants: that wait begins when the gate is opened,
+a time that an annotation of the pod stores (the pod's condition has the time of its creation); without any report of
+that scheduler the limit is longer than after a refusal. kube-scheduler refuses a gang that it places as a group as a
+whole, and each of its pods reports that. A pod that is refused only because of another pod is not treated as refused:
+so the error names the rank without a place, and its node is avoided.
 
 Source: pkg/scheduler/schedule_one_podgroup.go, plugins/gangscheduling (the words of a group, v1.37).
 """

@@ -1,15 +1,10 @@
 """Ranks of a running gang that come or come back: added ranks, and failed ranks of `restart: rank`. Pure.
 
-Follows ranks that were added to a running gang: records when they have started, and withdraws those that cannot.
+Added ranks: it is recorded when they have started, and those that cannot start are withdrawn. Then the gang requests no
+other rank for a time. Invariants: an added rank that has never run does not end its gang, whatever happens to it: it is
+evicted like a surplus rank. Each growth is recorded as an event once.
 
-Owns when an added rank is given up, and for how long its gang then requests no other rank. Pure.
-
-Invariants: an added rank that has never run does not end its gang, whatever happens to it: it is evicted like a surplus
-rank. Each growth is recorded as an event once.
-
-Restarts failed ranks of `restart: rank` in their place, while the other ranks continue to run.
-
-Owns when such a restart is written, which limit it is counted against, and how it is reported. Pure. `gang.py` decides
+Failed ranks of `restart: rank` start again in their place, while the other ranks continue to run. `gang.py` decides
 which failures lead to a restart; the pod worker creates the pod.
 
 Invariants: the end of a rank and its restart are one write, so each failure is counted once, whichever replicas see it;

@@ -7,14 +7,11 @@ Invariants: a status is written under the resourceVersion that it was computed f
 last write is never used. A finalizer is removed only after the write that stores what it protected. A conflict is not
 logged; it leads to a fresh read.
 
-Decides when a status that only reports progress is written: at once or, under load, together with the next status.
-
-A status write costs the API server about as much as the rest of a launch, and a pod that has a node usually runs a
-moment later. While many allocations start, the transitions Pulling and Starting are therefore delayed and written
-together with Running. Does not know how anything is written.
-
-Promises: only progress to Pulling and Starting is delayed. A delayed status is written at most `HELD_S_MAX` after it
-was first seen. Under low load, the active replica delays only the progress of large gangs.
+A status that only reports progress is written at once or, under load, together with the next status (`WritePace`). A
+status write costs the API server about as much as the rest of a launch, and a pod that has a node usually runs a moment
+later. While many allocations start, the transitions Pulling and Starting are therefore delayed and written together
+with Running. Promises: only progress to Pulling and Starting is delayed. A delayed status is written at most
+`HELD_S_MAX` after it was first seen. Under low load, the active replica delays only the progress of large gangs.
 """
 
 import asyncio

@@ -14,28 +14,24 @@ Promises
 - Another attempt is recorded only after a recorded Terminating (or an attempt that never started), and only when a
   consistent read shows no pod that may still run.
 
-Corrects recorded times that a watcher whose clock was ahead has written. Pure.
+Times that a watcher whose clock was ahead has recorded are corrected. A wait that ends at such a time would last too
+long, by as much as that clock was ahead. So no recorded wait may end later than it would if it began now; if it does,
+it begins now. A watcher whose clock is behind also moves the end of a correct record, and by its own clock the wait
+still lasts no longer than it should. By another clock, a grace period would then be over at once, so there the deadline
+that was announced to the ranks is used (`ends.preemption_deadline`). One record cannot show which clock is right, so
+each service corrects only the times that it writes itself.
 
-A wait that ends at a recorded time would last too long, by as much as that clock was ahead. So no recorded wait may end
-later than it would if it began now; if it does, it begins now. A watcher whose clock is behind also moves the end of a
-correct record, and by its own clock the wait still lasts no longer than it should. By another clock, a grace period
-would then be over at once, so there the deadline that was announced to the ranks is used (`ends.preemption_deadline`).
-One record cannot show which clock is right, so each service corrects only the times that it writes itself.
-
-The conditions that follow from a transition, for `kubectl wait`, Argo CD and Flux.
-
-Owns the conditions Accepted, PodsReady, Ready, Complete, Failed and Preempted; also Stalled of an allocation that has
-ended without success, and Admitted at the end of an attempt. Pure. The scheduler writes Admitted and Stalled while an
-attempt waits; the pod worker writes Stuck and Refused.
+Conditions follow from a transition, for `kubectl wait`, Argo CD and Flux. Those of the watcher are Accepted, PodsReady,
+Ready, Complete, Failed and Preempted; also Stalled of an allocation that has ended without success, and Admitted at the
+end of an attempt. The scheduler writes Admitted and Stalled while an attempt waits; the pod worker writes Stuck and
+Refused.
 
 Invariants: they are a function of the rest of the status; they change only in a write that also records a transition;
 `observedGeneration` is the object's generation (`kubectl wait` ignores older ones). StartBlocked (`obstacles.py`) is
 removed here when the start is over, Stalled when the wait is over.
 
-Computes the exact usage of one attempt from the times of its transitions.
-
-Owns the sum of the ring's entries into seconds per phase. Pure. The usage of a whole allocation is the sum over its
-`restarted` and `terminated` transitions, which contain these figures.
+The usage of one attempt is the exact sum of the times of its transitions, in seconds per phase. The usage of a whole
+allocation is the sum over its `restarted` and `terminated` transitions, which contain these figures.
 """
 
 import math

@@ -1,9 +1,8 @@
 """Deletes what nothing needs any more: orphans, uploaded archives, claims of keys, allocations that ended long ago.
 
-The sweep deletes orphans: objects of allocations that are gone, of past attempts, and of ended allocations.
-
-Owns the last protection against leaks. The pod worker deletes the objects that it created; the sweep finds objects that
-the pod worker cannot know.
+Orphans are objects of allocations that are gone, of past attempts, and of ended allocations. The pod worker deletes the
+objects that it created; the sweep is the last protection against leaks, and finds objects that the pod worker cannot
+know.
 
 Pods and allocations are watched, so they are not LISTed in the search for orphans. ConfigMaps and Services are LISTed,
 only their metadata. An object that looks like an orphan is read again before it is deleted.
@@ -13,11 +12,9 @@ error of a read nothing is deleted. Every delete carries the uid. Objects of a r
 pod worker. A pod that ended by itself is left until its log is read and its finalizer is gone. The watched objects only
 show where to look: a watch that is behind delays the sweep of an orphan, and never causes a delete.
 
-Deletes uploaded archives that no allocation needs any more.
-
-Owns when: an archive is deleted when no unended allocation names it, and `keep_s` seconds (an hour by default) have
-passed. They begin at its upload, its last use by a launch, or the end of its last allocation, whichever is latest. Its
-pieces belong to its index, and are deleted with it.
+Uploaded archives: an archive is deleted when no unended allocation names it, and `keep_s` seconds (an hour by default)
+have passed. They begin at its upload, its last use by a launch, or the end of its last allocation, whichever is latest.
+Its pieces belong to its index, and are deleted with it.
 
 The watched allocations show which archives look unused. Only if there are such archives, the allocations are LISTed,
 page by page, with only the fields that are needed here.
@@ -26,18 +23,15 @@ Invariants: a deleted archive was unused in a LIST of allocations that was made 
 any error in a LIST nothing is deleted; a delete carries uid and resourceVersion, so an archive that is used at this
 moment stays.
 
-Deletes claims of Idempotency-Keys whose allocation does not exist any more.
-
-Owns when: a claim is deleted one hour after its last write, if there is no allocation of the name in it. The api writes
-a claim whenever it uses it, so a claim that was not written for an hour is not in use.
+Claims of Idempotency-Keys: a claim is deleted one hour after its last write, if there is no allocation of the name in
+it. The api writes a claim whenever it uses it, so a claim that was not written for an hour is not in use.
 
 Invariants: that the allocation is gone is read from the API server, not from a cache. On any error nothing is deleted.
 Each delete carries uid and resourceVersion, so that a claim that is used again at this moment stays.
 
-Deletes allocations that ended long ago: beyond an age, or beyond a number per workspace.
-
-Owns which allocations are deleted. The object is the only record: once it is deleted, the exits of its ranks are gone
-too, and its stream expires by itself. Usage is kept: an allocation is deleted only once it is in the daily totals.
+Allocations that ended long ago are deleted beyond an age, or beyond a number per workspace. The object is the only
+record: once it is deleted, the exits of its ranks are gone too, and its stream expires by itself. Usage is kept: an
+allocation is deleted only once it is in the daily totals.
 """
 
 import asyncio

@@ -1,17 +1,11 @@
 """The demo: all the main features end to end, on a running stack.
 
-Owns the order of the scenes. It ends by itself; the exit code is 0 when all checks passed.
+The scenes follow one another, one function each: what is launched, and the expected result. They know the REST API
+only. Each scene adds its launch to the stage, where later scenes find it. What is shown of a launch: its entries in
+Redis, its placement, its trace, and the summary.
 
-The functions that the scenes of the demo share: launch, show the events of a launch, and check results.
-
-Owns the layout of the output. Every check is an assertion on an answer of the API. A failed check makes the demo fail,
-but the demo continues, so that all of it can be seen.
-
-The results that the demo shows for a launch: its entries in Redis, its placement, its trace, and the summary.
-
-The launches of the demo, one function each: what is launched, and the expected result.
-
-Knows the REST API only. Each scene adds its launch to the stage, where later scenes find it.
+The demo ends by itself; the exit code is 0 when all checks passed. Every check is an assertion on an answer of the API.
+A failed check makes the demo fail, but the demo continues, so that all of it can be seen.
 """
 
 import http.client

@@ -6,9 +6,7 @@ owns which parts may be removed when the rules refuse them; these parts are then
 Invariant: the result of `settle` passes the check that the api runs on a launch, as far as this is known without a
 server. The check assumes a pool without settings of its own, and a workspace that allows every service account.
 
-Converts failure and success rules of other systems to `failurePolicy` and `successPolicy` of a launch.
-
-Owns the meaning of the actions of a Kubernetes Job and of a JobSet. Pure.
+Failure and success rules of a Kubernetes Job and of a JobSet become `failurePolicy` and `successPolicy` of a launch.
 
 Source: Kubernetes API reference, PodFailurePolicy and SuccessPolicy (batch/v1); JobSet, jobset_types.go (v1alpha2).
 """

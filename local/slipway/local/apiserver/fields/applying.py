@@ -1,14 +1,12 @@
 """One apply request: its required content, and the wording of its refusals.
 
-Owns the checks of an applied document against its path and its shape, the rule for objects that a client-side
-`kubectl apply` created, and the wording of conflicts. Knows no store. Invariant: a conflicting apply changes nothing.
+Owns the checks of an applied document against its path and its shape, the rule for objects of a client-side `kubectl
+apply`, and the wording of conflicts. Knows no store. Invariant: a conflicting apply changes nothing.
 
 Source: k8s.io/apimachinery/pkg/util/managedfields, k8s.io/apiserver/pkg/endpoints/handlers (behaviour, v1.37).
 
-The `FieldScope` of each kind: how ownership reads the kind's objects.
-
-Owns one scope per kind and version, created at the first use. Invariant: a kind that is declared again gets a new
-scope.
+The `FieldScope` of a kind says how ownership reads the kind's objects. There is one per kind and version, created at
+the first use. Invariant: a kind that is declared again gets a new scope.
 """
 
 from typing import Any

@@ -1,20 +1,19 @@
-"""Limits the requests of each user, or of each address: one token bucket for each, refilled at a constant rate.
+"""Limits on requests, and on credentials that are refused: token buckets, refilled at a constant rate.
 
-Owns the buckets. Their number is bounded: the least recently used bucket is dropped first. A dropped bucket starts full
-again, so a user whose bucket was full loses nothing. The limit is per process: N replicas allow N times the rate.
+Requests: each user, or each address, has a bucket. The number of buckets is bounded: the least recently used bucket is
+dropped first. A dropped bucket starts full again, so a user whose bucket was full loses nothing. The limit is per
+process: N replicas allow N times the rate.
 
-Limits the cost of credentials that are not valid: per client address, and per credential.
-
-Owns the choice of the address that a request is counted for, a token bucket of refusals for each address, and the cache
-of recent refusals. Must not know how a credential is checked. An address that has used up its refusals gets no further
-check, because a check can be a remote request (a TokenReview, the keys of an issuer). A credential that was just
-refused is refused again from the cache.
+Refused credentials: each client address has a bucket of refusals, and a cache has the credentials that were refused
+lately. How a credential is checked is not known here. An address that has used up its refusals gets no further check,
+because a check can be a remote request (a TokenReview, the keys of an issuer). A credential that was just refused is
+refused again from the cache.
 
 Promises: a credential that was valid within `KNOWN_S` passes, whatever other callers with its address do, because many
 callers have one address behind a proxy or a NAT. A check in progress is counted as a refusal until it has succeeded, so
 a burst causes no more checks than a sequence. At most one check per credential runs at a time, and a credential is
-counted once in `REFUSED_S`. The cache is bounded, and stores hashes only.
-Not promised: that replicas share their counts.
+counted once in `REFUSED_S`. The cache is bounded, and stores hashes only. Not promised: that replicas share their
+counts.
 
 IPv6 addresses with the same first 64 bits are one address, because one machine gets a whole /64.
 """

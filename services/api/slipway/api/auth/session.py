@@ -1,11 +1,11 @@
-"""Login sessions of browsers, which cannot send an Authorization header: the cookies that a login sets.
+"""Login sessions of browsers, which cannot send an Authorization header: cookies, sealed texts, one-time links.
 
-Owns two cookies, both sealed (`auth/session.py`): the session, for the api's own origin, and the ticket, for the origin
-of one workload. A session contains the token that logged in, so a revoked token ends its sessions. After a sign-in at
-an issuer (`auth/sign_ins.py`), a session contains the user whom the issuer named and the refresh token instead. A
-ticket contains the session it was made from, and is valid for one allocation, for `TICKET_S`. While a ticket is used, a
-new ticket replaces it, until its session ends. A one-time code carries the session from the api's origin to the origin
-of a workload.
+Cookies: there are two, both sealed: the session, for the api's own origin, and the ticket, for the origin of one
+workload. A session contains the token that logged in, so a revoked token ends its sessions. After a sign-in at an
+issuer (`auth/sign_ins.py`), a session contains the user whom the issuer named and the refresh token instead. A ticket
+contains the session it was made from, and is valid for one allocation, for `TICKET_S`. While a ticket is used, a new
+ticket replaces it, until its session ends. A one-time code carries the session from the api's origin to the origin of a
+workload.
 
 Invariants: no cookie, code or page contains a readable token. A script cannot read our cookies (HttpOnly). No other
 site makes a browser send a session cookie (SameSite). A cookie belongs to one host name, never to its subdomains or
@@ -16,11 +16,9 @@ session and its tickets are refused.
 Not promised: that the clocks of all replicas agree. By any replica's clock, a ticket is valid for at most `TICKET_S`
 plus `SKEW_S`.
 
-Sealed texts: data that a browser stores for the api and can neither read nor change.
-
-Owns the keys and the format of a sealed text: a struct, packed, compressed, then encrypted and authenticated by Fernet
-of the package `cryptography`. The tag of a struct is its purpose, so a text that was sealed for one purpose cannot be
-opened for another.
+Sealed texts: data that a browser stores for the api and can neither read nor change. It is a struct, packed,
+compressed, then encrypted and authenticated by Fernet of the package `cryptography`. The tag of a struct is its
+purpose, so a text that was sealed for one purpose cannot be opened for another.
 
 Keys are the files `*.key` of a folder (a mounted Secret) that all replicas share. A file contains one Fernet key, or
 several, one a line. Every key opens texts. The key whose file name is last in the alphabet seals texts, once this
@@ -32,13 +30,12 @@ last stay in use. No key is logged.
 
 Source: https://github.com/fernet/spec/blob/master/Spec.md
 
-One-time links: a program that has a token logs a browser in, and the user has nothing to paste.
-
-Owns the codes of the links. A code represents the token that requested it, and is accepted once and within `LIFE_S`.
-Only hashes of codes are stored, in the memory of this process: at most `LINKS_OF_ONE_MAX` for one user, whatever tokens
-the user has, and at most `LINKS_MAX` in total. Beyond the first limit the user's oldest code is dropped; beyond the
-second, the oldest code of the user who has the most. Several api processes may share one address. A process that did
-not make the code does not know it: then the program requests another code, or the user pastes the token.
+One-time links: a program that has a token logs a browser in, and the user has nothing to paste. The code of a link
+represents the token that requested it, and is accepted once and within `LIFE_S`. Only hashes of codes are stored, in
+the memory of this process: at most `LINKS_OF_ONE_MAX` for one user, whatever tokens the user has, and at most
+`LINKS_MAX` in total. Beyond the first limit the user's oldest code is dropped; beyond the second, the oldest code of
+the user who has the most. Several api processes may share one address. A process that did not make the code does not
+know it: then the program requests another code, or the user pastes the token.
 
 Invariants: a used or expired code is refused. A code opens only the page that it was made for: the api's own page or
 the page of one workload. Whether the token is still valid is checked when the code is used.

@@ -4,13 +4,12 @@ Owns the limits (number at a time, time, memory) and the reads of the cluster fo
 a question means. It is a module of the scheduler that is started as a program and never imported, so that the api does
 not load the planner. Each simulation reads the cluster again; nothing is cached.
 
-A limit on expensive operations: so many run at a time, and one user can never occupy all places.
+The places for questions are limited, and one user can never occupy all of them (`ConcurrencyLimit`).
 
-The recent past of a pool, for estimates: how long work ran, when it arrived, and what it requested.
-
-Owns which part of the past is read. The past comes from the view of allocations (`seen_allocations.py`). Kubernetes is
-read only for the last few ended allocations, because the view does not keep their specs. The past reaches back as far
-as ended allocations are retained. Must not know what an estimate is.
+The recent past of a pool, for estimates: how long work ran, when it arrived, and what it requested. It comes from the
+view of allocations (`seen_allocations.py`). Kubernetes is read only for the last few ended allocations, because the
+view does not keep their specs. The past reaches back as far as ended allocations are retained. Must not know what an
+estimate is.
 """
 
 import asyncio

@@ -1,25 +1,17 @@
 """The audit log: one line for each call that changes something: the caller, the object, the outcome.
 
-Owns which calls are logged: all methods except the reading ones, logins by a link or at the issuer, and every WebSocket
-to a workload. Refused calls are logged too. The line names the object and its workspace, from the path, from the body,
-or from the object that was created. It contains nothing else of the body, and no credentials. If an external reader is
-configured, it gets each line as an event (`audit_trail.py`).
+Logged calls: all methods except the reading ones, logins by a link or at the issuer, and every WebSocket to a workload.
+Refused calls are logged too. The line names the object and its workspace, from the path, from the body, or from the
+object that was created. It contains nothing else of the body, and no credentials. If an external reader is configured,
+it gets each line as an event too.
 
-Audit events for an external reader: CloudEvents in a file or to a webhook, in addition to the lines of the log.
-
-Owns the backlog between the requests and the reader, what happens at its limit, and when a delivery is given up. The
-two destinations are in `audit_destinations.py`.
-
-Promises: `offer` never waits and never raises. The reader gets the events in the order of this process, at least once;
-an event has the same id at every try. Events are lost when the backlog is full, or when the reader is unavailable for
-longer than `retry_s`. Then the reader gets an event of type `LOST` with the number and the times of the lost events.
-Losses are also counted and logged.
+Events for an external reader (`AuditTrail`): CloudEvents in a file, which is rotated, or to a webhook. A bounded
+backlog is between the requests and the reader. Promises: `offer` never waits and never raises. The reader gets the
+events in the order of this process, at least once; an event has the same id at every try. Events are lost when the
+backlog is full, or when the reader is unavailable for longer than `retry_s`. Then the reader gets an event of type
+`LOST` with the number and the times of the lost events. Losses are also counted and logged.
 
 Not promised: an order between replicas; the delivery of the backlog of a process that is killed.
-
-The destinations of audit events: a file that is rotated, or a webhook.
-
-Owns the files and their retention, and the format of a request. Must not know the queue and the retries.
 """
 
 import asyncio

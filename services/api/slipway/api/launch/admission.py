@@ -1,21 +1,14 @@
 """Builds and validates the Allocation of a launch body, and the changed fields of a held allocation. Pure.
 
-Owns the short fields (`image`, `command`, `args`, `secrets`, `serviceAccount`, `gpuType`), and the mapping of errors to
-pointers into the client's body. `pod_short_forms.py` has the short forms of volumes and privileges.
-`slipway.crd.resolve` has the defaults and limits, which also apply to objects that a user creates with kubectl.
+Owns the short fields (`image`, `command`, `args`, `secrets`, `serviceAccount`, `gpuType`), the short forms that set
+several fields of a pod (`volumes`, `checkpoints`, `privileges`, `architecture`), and the mapping of errors to pointers
+into the client's body. Whether a pool allows a privilege is decided by `slipway.crd.podsecurity`. `slipway.crd.resolve`
+has the defaults and limits, which also apply to objects that a user creates with kubectl.
 
 Invariants: the spec is complete, so resolving it again changes nothing. A program gets `command` and `args` as they
 were typed; only in a pod template do `$(NAME)` and `$$` have Kubernetes' meaning. A program without `args` gets no
-arguments of a pod template, because those are for the template's own command.
-
-Short forms of a launch that set several fields of a pod: `volumes`, `checkpoints`, `privileges`, `architecture`.
-Pure.
-
-Owns the pod template fields that each short form sets. It also maps an error of the template checks back to the short
-form that the client wrote. Whether a pool allows a privilege is decided by `slipway.crd.podsecurity`.
-
-Invariants: a short form replaces the value of the template at the same path or field, and nothing else. Each claim is
-one volume of the pod, however often it is mounted.
+arguments of a pod template, because those are for the template's own command. A short form replaces the value of the
+template at the same path or field, and nothing else. Each claim is one volume of the pod, however often it is mounted.
 """
 
 import posixpath

@@ -12,13 +12,9 @@ pieces.
 Not promised: that a workspace never exceeds its limit of bytes. Uploads that are checked at the same moment do not see
 each other, so the workspace may exceed the limit by the number of concurrent uploads.
 
-The bytes of an upload as a file that a thread reads while they arrive.
-
-Owns the hand-over from the event loop, which receives, to the thread, which unpacks and checks. Must not know the
-format of the bytes.
-
-Promises: the thread gets every byte once and in order. While more than `AHEAD_BYTES` are unread, the sender waits. The
-thread's wait ends with `end` or `abandon`, and the loop's wait with `stop_reading`.
+The event loop receives the bytes, and a thread unpacks and checks them while they arrive (`UploadBuffer`). The thread
+gets every byte once and in order. While more than `AHEAD_BYTES` are unread, the sender waits. The thread's wait ends
+with `end` or `abandon`, and the loop's wait with `stop_reading`.
 """
 
 import asyncio

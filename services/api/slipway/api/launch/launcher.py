@@ -1,34 +1,26 @@
 """From a launch request to one Allocation: the whole body, its dependencies, its key, the create.
 
-Makes sure that one Idempotency-Key creates one allocation, also when requests with the key have different names.
+The layers of the body, in their order: defaults of the workspace, its default template, the template that the request
+names, the request. A later layer overrides an earlier one. The defaults of pool and kind are added later, below all
+layers.
 
-Owns the claim of a key that is sent with a name (`kube/claims.py`): which request gets the claim, which request is
-refused, and when the key can be claimed again. Does not know how an allocation is created.
+Dependencies: `after` names allocations, which are stored by their ids. A launch can wait only for allocations that
+exist, so two allocations cannot wait for each other. If a dependency has already ended, its result is stored with the
+new allocation, because the ended one may be deleted soon.
 
-Promises: of all requests with one key and different names, at any replicas and times, at most one creates an
-allocation. A request with the key and a name, and a request with the key alone, find the same allocation. A repeated
-request is never refused. The cost is one create for a key with a name, and one read for a key without.
+The create is idempotent by its name. The name comes from the client, from the Idempotency-Key, or is generated once per
+request, and the API server lets only one create of a name succeed. A request that finds its name taken reads the
+object. The annotations of the object show whether it was created by this very request (a create whose answer was lost),
+by an earlier request with the same key, or by another launch.
+
+A key that is sent with a name is claimed first (`kube/claims.py`), so that one Idempotency-Key creates one allocation
+also when requests with it have different names. Promises: of all requests with one key and different names, at any
+replicas and times, at most one creates an allocation. A request with the key and a name, and a request with the key
+alone, find the same allocation. A repeated request is never refused. The cost is one create for a key with a name, and
+one read for a key without.
 
 Not promised: these guarantees for two requests with one key at two replicas within the same few milliseconds, one with
 a name and one without. One replica handles such requests one after the other (`turn`).
-
-Builds the whole launch body from a client's body, the workspace's defaults and the templates.
-
-Owns the layers and their order: defaults of the workspace, its default template, the template that the request names,
-the request. A later layer overrides an earlier one. The defaults of pool and kind are added later, below all layers.
-
-Resolves the dependencies of a launch: its `after` names allocations, which are stored by their ids.
-
-Owns the refusals. A launch can wait only for allocations that exist, so two allocations cannot wait for each other. If
-a dependency has already ended, its result is stored with the new allocation, because the ended one may be deleted soon.
-
-The launch: a request creates one Allocation in the Kubernetes API, or is refused with the exact reason.
-
-Owns idempotency. The name makes the create idempotent: it comes from the client, from the Idempotency-Key, or is
-generated once per request, and the API server lets only one create of a name succeed. A request that finds its name
-taken reads the object. The object's annotations show whether it was created by this very request (a create whose answer
-was lost), by an earlier request with the same key, or by another launch. `claims.py` makes sure that a key is used with
-one name only.
 
 Invariants: no answer is 2xx before the create has committed and the secret values of the launch are stored
 (`secret_values.py`). One key creates one allocation. The streams are notified afterwards, and the answer does not wait

@@ -1,10 +1,7 @@
 """From the firehose to the receivers of webhooks: routing into queues, delivery out of them, and the two loops.
 
-Delivers the events in the queue of each webhook to its receiver: tries, pauses, and dead letters.
-
-Owns the order, the concurrency and the retries of deliveries. Must know neither HTTP (`sender.py`) nor Redis.
-
-Promises:
+Delivery sends the events in the queue of each webhook to its receiver. It owns the order, the concurrency, the retries
+and the dead letters, and knows neither HTTP (`sender.py`) nor Redis. It promises:
 
 - Events of one subject are sent to a webhook one after another, by seq. Each is tried until it is delivered or given
   up.
@@ -15,24 +12,20 @@ Promises:
 
 Not promised: that no event is delivered twice. But this process does not send again what it has delivered itself.
 
-Routes each event from the firehose into the queues of the webhooks whose filters match it.
+Routing puts each event of the firehose into the queues of the webhooks whose filters match it. Only one replica takes
+new events, so that the events of a subject stay in order: the first by name of those that were active lately. The
+choice is no lock: two routers at once do no harm, and when the first replica is gone the next one continues.
 
-Only one replica takes new events, so that the events of a subject stay in order. Owns the choice of this replica: the
-first by name of those that were active lately. The choice is no lock: two routers at once do no harm, and when the
-first replica is gone the next one continues.
-
-Promise: an event reaches each webhook that existed before the event happened, although the watch may show the webhook
-later than the event. For this, the events that were routed lately are matched against each webhook that the watch shows
-for the first time.
+Routing promises: an event reaches each webhook that existed before the event happened, although the watch may show the
+webhook later than the event. For this, the events that were routed lately are matched against each webhook that the
+watch shows for the first time.
 
 Not promised:
 - this promise, if the process that routed the event is killed before its watch has shown the webhook (usually some
   milliseconds after its creation), or if its clock and that of the API server differ by more than `SKEW_S`;
 - that the first event after a change of a webhook is matched against the changed filters.
 
-The loops of the webhooks in one process: one routes events, one delivers them.
-
-Owns the names and intervals of the loops. The composition root creates the parts.
+`start` begins the two loops, one for each; the composition root creates the parts.
 """
 
 import asyncio

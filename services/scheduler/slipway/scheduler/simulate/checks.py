@@ -1,11 +1,10 @@
 """Checks a scenario as a whole: unknown names, impossible numbers, impossible places.
 
-Owns every error that a check of a single field cannot find. Each error has the path of the wrong field.
+These are the errors that a check of a single field cannot find. Each error has the path of the wrong field.
 
-Checks whether the allocations that already run at time 0 are possible.
-
-Owns the errors about `placed`: ranks, nodes and devices that do not exist, and more than the capacity of a node.
-Filters are not applied: a running rank may be on a node where it would not be placed today.
+Of allocations that already run at time 0 (`placed`), ranks, nodes and devices that do not exist are errors, and more
+than the capacity of a node. Filters are not applied: a running rank may be on a node where it would not be placed
+today.
 """
 
 import math

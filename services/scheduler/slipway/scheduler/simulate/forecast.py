@@ -1,32 +1,27 @@
-"""Forecasts when waiting allocations will start, as bounds.
+"""Forecasts when waiting allocations will start: bounds that hold, and likely bounds. Pure.
 
-The latest start is found by a run of the planner from the present state: every running allocation uses its whole run
-limit, an allocation without a limit never ends, and no new allocation arrives. So the latest start is unknown for an
-allocation that waits for one without a limit. The earliest start is now, or when its backoff is over, because running
-allocations may end at any time. Both are times that change only with events.
+Bounds that hold: the latest start is found by a run of the planner from the present state: every running allocation
+uses its whole run limit, an allocation without a limit never ends, and no new allocation arrives. So the latest start
+is unknown for an allocation that waits for one without a limit. The earliest start is now, or when its backoff is over,
+because running allocations may end at any time. Both are times that change only with events.
 
-The likely bounds (`forecast.py`) exist without run limits too, and take new arrivals into account. Pure.
-
-Estimates how long an allocation runs, from past run times. Pure.
-
-Owns which allocations are similar (same queue, user and size; with too few of them, larger groups), and how a run limit
-is used: with a limit, the used part of the limit is what repeats; without one, the run time itself. An allocation that
-still runs is known to need at least its time so far. If running allocations were left out, long run times would seem
-rarer than they are, so the Kaplan-Meier estimate is used.
+How long an allocation runs is estimated from the run times of similar ones (same queue, user and size; with too few of
+them, larger groups). With a run limit, the used part of the limit is what repeats; without one, the run time itself. An
+allocation that still runs is known to need at least its time so far. If running allocations were left out, long run
+times would seem rarer than they are, so the Kaplan-Meier estimate is used.
 
 Source: Kaplan and Meier, "Nonparametric Estimation from Incomplete Observations", 1958; Efron, "The Two Sample Problem
 with Censored Data", 1967 (the weight of a running allocation is distributed to all longer run times).
 
-Estimates when waiting allocations are likely to start, by runs of the planner through possible futures. Pure.
+Likely bounds exist without run limits too, and take new arrivals into account. They come from runs of the planner
+through possible futures. If all allocations ahead have a run limit, the bounds are those of two runs: one in which
+every run time is at the 10th percentile of similar allocations, and one in which it is at the 90th. More real starts
+were within these bounds than within those of futures.
 
-If all allocations ahead have a run limit, the bounds are those of two runs: one in which every run time is at the 10th
-percentile of similar allocations, and one in which it is at the 90th. More real starts were within these bounds than
-within those of futures.
-
-Owns what a future is. In each future an allocation runs as long as similar ones did (`forecast.py`), and new
-allocations arrive as they did during the last day: at the same times of day, each one a copy of an earlier arrival. So
-new allocations overtake waiting ones as the policy of the pool allows. A future draws its run times and its arrivals
-from a resampling of the past (the bootstrap): a short past gives wider bounds than a long one.
+In each future an allocation runs as long as similar ones did, and new allocations arrive as they did during the last
+day: at the same times of day, each one a copy of an earlier arrival. So new allocations overtake waiting ones as the
+policy of the pool allows. A future draws its run times and its arrivals from a resampling of the past (the bootstrap):
+a short past gives wider bounds than a long one.
 
 Promises
 - Without run limits the bounds are the first and the last start over `FUTURES` futures, with the first one moved

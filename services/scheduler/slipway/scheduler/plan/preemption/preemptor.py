@@ -8,12 +8,9 @@ Sets of victims are minimal: none of them can be put back.
 Owns the choice between these possibilities. Other modules decide how nodes are compared (`search`), the order of
 victims (`victims`), the reclaim rule (`reclaim_rule`, `confined_claim`) and the rules on history (`loop_guard`).
 
-The loop guard, which prevents loops and chains of evictions.
-
-It protects work that was preempted too often, work that displaced the preemptor, and work that the same preemptor has
-displaced repeatedly. It also stops a queue or an allocation that has just made room from reclaiming.
-
-Owns the rules on history; knows nothing of queues or nodes. The rules apply whatever the policy of a queue is.
+The loop guard prevents loops and chains of evictions. Its rules depend on history only, and apply whatever the policy
+of a queue is. It protects work that was preempted too often, work that displaced the preemptor, and work that the same
+preemptor has displaced repeatedly. It also stops a queue or an allocation that has just made room from reclaiming.
 """
 
 import math

@@ -1,16 +1,15 @@
-"""The past GPU use of queues and users, as a plan sees it: decayed, in whole numbers. Pure.
+"""The past GPU use of queues and users, as a plan sees it, and the budgets of queues. Pure.
 
-Owns how a queue's past changes its weight (`step_of`) and how the users of one queue are compared (`UserTurns`). Knows
-nothing of the tree. A pool without `fairShare` has no past, and then nothing here is called.
+Past use is decayed, and in whole numbers. This module owns how a queue's past changes its weight (`step_of`) and how
+the users of one queue are compared (`UserTurns`). A pool without `fairShare` has no past, and then nothing here is
+called.
 
 Invariants: of two equal queues, the one that has used more never gets the larger step. Of two users of a queue with
 work of one priority, the one that has used more never comes first.
 
-Budgets: which queues have used up their GPU-hours of a window, and when the next window begins.
-
-Owns the arithmetic of budget windows, which follow one another from time 0. Past use is a fact of the snapshot. An
-exhausted budget closes its queue, and all queues below it, to new work that requests GPUs. Running work continues.
-Pure; computes in whole milliseconds.
+Budgets: which queues have used up their GPU-hours of a window, and when the next window begins. The windows follow one
+another from time 0, in whole milliseconds, and what was used in them is a fact of the snapshot. An exhausted budget
+closes its queue, and all queues below it, to new work that requests GPUs. Running work continues.
 """
 
 from bisect import bisect_left, insort
