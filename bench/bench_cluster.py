@@ -40,7 +40,6 @@ SETTLE_S = 1.5
 POLL_S = 0.2
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _VERSION = re.compile(rb'"resourceVersion":"(\d+)"')
-_NAME = re.compile(rb'"metadata":\{"name":"([^"]+)"')
 KUBE_CALLS = "slipway_kube_calls_total"
 ACCOUNT = "bench"
 TOKEN_S = 86_400
@@ -80,15 +79,18 @@ class MatchCounter:
         self._selector = selector
         self._changed = asyncio.Event()
         self._ready = asyncio.Event()
+        self._following: asyncio.Task[None] | None = None
         self.at: list[float] = []
         self.names: list[str] = []
         """the name of each object, as `at`"""
 
     async def until(self, count: int, within_s: float = DEADLINE_S) -> float:
-        """Return when the `count`-th object arrived. Raises RuntimeError when that takes too long."""
+        """Return when the `count`-th object arrived. Raises RuntimeError if that takes too long or the watch fails."""
         try:
             async with asyncio.timeout(within_s):
                 while len(self.at) < count:
+                    if self._following is not None and self._following.done():
+                        await self._following
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
@@ -101,14 +103,22 @@ class MatchCounter:
         self.at.clear()
         self.names.clear()
         self._ready.clear()
-        task = asyncio.ensure_future(self._follow())
+        task = self._following = asyncio.ensure_future(self._follow())
+        task.add_done_callback(lambda _: self._wake())
         try:
             await self._ready.wait()
+            if task.done():
+                await task
             yield
         finally:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+
+    def _wake(self) -> None:
+        """Let everybody who waits look again: the watch has ended."""
+        self._ready.set()
+        self._changed.set()
 
     async def _follow(self) -> None:
         params = {"fieldSelector": self._selector, "limit": "1"}
@@ -135,11 +145,24 @@ class MatchCounter:
         return version
 
 
+class _Named(msgspec.Struct):
+    name: str
+
+
+class _Object(msgspec.Struct):
+    metadata: _Named
+
+
+class _Watched(msgspec.Struct):
+    object: _Object
+
+
+_WATCHED = msgspec.json.Decoder(_Watched)
+"""Skips everything but the name."""
+
+
 def _name_of(line: bytes) -> str:
-    found = _NAME.search(line)
-    if found is None:
-        raise RuntimeError(f"a watch shows an object without a name: {line[:300]!r}")
-    return found.group(1).decode()
+    return _WATCHED.decode(line).object.metadata.name
 
 
 class BenchCluster:

@@ -47,7 +47,7 @@ GOALS = (
     Goal(id="P9", what="one launch on an idle system", starts=("P9",)),
     Goal(id="P10", what="POST under load; an event after its transition", starts=("P10",)),
     Goal(id="P11", what="CPU of the services per 1,000 launches", starts=("P11",)),
-    Goal(id="P12", what="a scheduler's restart at size", starts=("P12",)),
+    Goal(id="P12", what="starts at size", starts=("P12",)),
     Goal(id="P13", what="memory", starts=("P13", "PLAN-memory")),
     Goal(id="P14", what="growth", starts=("P14",)),
     Goal(id="Backfill", what="reservations, beside the same state without them", starts=("BACKFILL",)),

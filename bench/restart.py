@@ -1,10 +1,10 @@
 """P12: the start of a scheduler with 5,000 nodes, 10,000 live and 50,000 queued allocations, until its first decision.
 
-The live allocations use every GPU (two allocations with four GPUs on each node), and the queued ones request eight, so
-no rank starts. The benchmark stops the scheduler and launches a rank without a GPU. The time is from the start of
-the process until a watch reports that this rank is Assigned. It runs on the local cluster; SLIPWAY_BENCH_REAL=1 uses a
-real kube-apiserver with etcd. The existing objects are written through the Kubernetes API, as copies of the objects of
-one launch.
+The live allocations run, and use every GPU (two allocations with four GPUs on each node). The queued ones request
+eight, so no rank starts. The benchmark stops the scheduler and launches a rank without a GPU. The time is from the
+start of the process until a watch reports that this rank is Assigned. It runs on the local cluster;
+SLIPWAY_BENCH_REAL=1 uses a real kube-apiserver with etcd. The existing objects are written through the Kubernetes API,
+as copies of the objects of one launch.
 
 Then the api and the watcher are started again, each alone. The time of the api is until it is ready, which is when a
 load balancer sends requests to it, and answers a page of allocations. The watcher's is until a watch reports that an
@@ -107,7 +107,19 @@ class RestartedStack:
             await self.stack.resume(name)
         await asyncio.sleep(SETTLE_S)
         await self._until_assigned()
+        await self._start_pods()
         await self._until_quiet()
+
+    async def _start_pods(self) -> None:
+        """Let all pods run, and wait until their allocations are Running."""
+        pods = [pod["metadata"]["name"] for pod in (await self._read(PODS))["items"]]
+        running = self._running()
+        async with running.counting():
+            await many(len(pods), lambda number: self._run(pods[number]))
+            await running.until(len(pods))
+
+    def _running(self) -> MatchCounter:
+        return MatchCounter(self._session, self._url, ALLOCATIONS, "status.phase=Running")
 
     async def took_s(self) -> tuple[float, float]:
         """Return the seconds from the start of the process to (ready, the first decision)."""
@@ -134,15 +146,18 @@ class RestartedStack:
         await asyncio.sleep(SETTLE_S)
         return took_s
 
-    async def watcher_took_s(self, number: int) -> float:
+    async def watcher_took_s(self) -> float:
         """Return the seconds from the start of the process until the watcher reports that a pod runs.
 
-        `number` says which pod of the bound ones; each may be used once.
+        The pod began to run while the watcher was down.
         """
-        pods = (await self._read(f"{PODS}?limit={number + 1}"))["items"]
+        bound = MatchCounter(self._session, self._url)
+        async with bound.counting():
+            await self.post(PROBE)
+            await bound.until(1)
         await self.stack.halt("watcher")
-        await self._run(pods[number]["metadata"]["name"])
-        running = MatchCounter(self._session, self._url, ALLOCATIONS, "status.phase=Running")
+        await self._run(bound.names[0])
+        running = self._running()
         async with running.counting():
             started_s = time.perf_counter()
             resuming = asyncio.ensure_future(self.stack.resume("watcher"))
@@ -251,7 +266,7 @@ async def measure(runs: int) -> list[Row]:
         print(f"  filled and settled after {time.perf_counter() - begun_s:.0f} s", file=sys.stderr, flush=True)
         found = [await restarted.took_s() for _ in range(runs)]
         api = [await restarted.api_took_s() for _ in range(runs)]
-        watcher = [await restarted.watcher_took_s(number) for number in range(runs)]
+        watcher = [await restarted.watcher_took_s() for _ in range(runs)]
         await restarted.begin_pair()
         ways = {way: [await restarted.failover_s(number) for _ in range(runs)] for way, (number, _, _) in WAYS.items()}
     where = "a real kube-apiserver" if IS_REAL else "the local API server"

@@ -15,11 +15,9 @@ listens there, even to a program of another account. So the stack has its own ho
 be guessed. Browsers resolve `.localhost` to the loopback address themselves. Below a second host name each workload has
 its own origin.
 
-The TLS certificate of the local API server, signed by an authority made only for this certificate.
-
-kubectl and every other client that is built on client-go send a token only over TLS, so the local API server uses TLS.
-The authority's key is discarded as soon as it has signed the one certificate, so no other certificate can be trusted
-through it. Owns the names in the certificate and its lifetime.
+The TLS certificate of the local API server is signed by an authority made only for it. kubectl and every other client
+that is built on client-go send a token only over TLS, so the local API server uses TLS. The authority's key is
+discarded as soon as it has signed the one certificate, so no other certificate can be trusted through it.
 """
 
 import base64

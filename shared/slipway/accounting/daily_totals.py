@@ -8,7 +8,7 @@ each allocation once.
 Invariants: adding the same allocation again changes nothing. An allocation is removed from `booked` only when its
 object has the mark or is deleted, and not before `FORGET_S` has passed (`HURRY_S` when there are very many).
 
-Usage by user and day: from the daily totals, and from the allocations that are not in them yet. Pure.
+Usage by user and day comes from the daily totals, and from the allocations that are not in them yet.
 
 Invariant: an allocation in the totals of a day is not counted again for that day, provided that the caller listed the
 objects before it read the totals.

@@ -1,11 +1,10 @@
 """A command in a rank, over one WebSocket: bytes in both directions until the command has ended.
 
-Owns the connection and the meaning of its refusals. Knows no terminal and no files.
+Owns the connections to the API, their addresses, and the meaning of a refusal. Knows no terminal and no files. The
+library for WebSockets is imported at the first use.
 
 Promises: input is sent once and in order, as fast as the command reads it. Output arrives as it is printed, as fast as
 the caller reads it. A lost connection is an error: unlike a shell session, a command cannot be attached again.
-
-WebSockets to the API: their addresses, and how one is opened. The library is imported at the first use.
 """
 
 import asyncio

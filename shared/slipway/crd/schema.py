@@ -8,11 +8,8 @@ Invariants: the output depends only on the structs (no clock, no environment), a
 unchanged. The default of a scalar is also a default in the schema, because our encoder omits defaults, and rules and
 field selectors see only fields that are set.
 
-Finds the descriptions of struct fields: the string below each field in the source.
-
-Reads source files; knows no schema.
-
-A program without its source files gets no descriptions, and no error.
+The description of a field is the string below it in the source. A program without its source files gets no
+descriptions, and no error.
 """
 
 import ast

@@ -3,9 +3,8 @@
 Pure. All checks also apply to an object that a user applied: it ends as Invalid where a POST gets 422. Pointers are
 relative to the spec, which is also the top level of a launch body.
 
-Checks the failure and success policies of a spec: rules that name unknown roles, or that can never match.
-
-Pure. Owns the texts of the refusals. Pointers are relative to the spec.
+Failure and success policies are checked too: rules that name unknown roles, or that can never match. Pure. Owns the
+texts of the refusals. Pointers are relative to the spec.
 """
 
 import base64

@@ -1,7 +1,6 @@
 """Builds the compact facts that placement needs from nodes, pods and other core objects. Pure.
 
-The resources that a pod uses on its node, computed as in kube-scheduler, so that both see the same free capacity.
-
+The resources that a pod uses on its node are computed as in kube-scheduler, so that both see the same free capacity.
 Owns which fields of a pod are read, also during a resize. Pure; `model/podresources.py` computes the sums.
 
 Source: k8s.io/kubernetes/pkg/scheduler/framework (PodInfo), k8s.io/component-helpers/resource, v1.37.

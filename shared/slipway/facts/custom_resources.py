@@ -2,11 +2,10 @@
 
 Pure; used for LISTs and for the cluster feed.
 
-A cache of resolved specs: thousands of allocations of one sweep are equal in all fields that `resolve` reads.
-
-Owns the rule when two allocations share an entry. Their specs are equal, except for fields on which neither a rank nor
-the hash depends; and they have the same namespace, LimitRanges, pool and pool spec. Resolving costs twenty times as
-much as the rest of a fact, and a scheduler that starts builds a fact for every allocation.
+Resolved specs are cached: thousands of allocations of one sweep are equal in all fields that `resolve` reads. Owns the
+rule when two allocations share an entry. Their specs are equal, except for fields on which neither a rank nor the hash
+depends; and they have the same namespace, LimitRanges, pool and pool spec. Resolving costs twenty times as much as the
+rest of a fact, and a scheduler that starts builds a fact for every allocation.
 
 Invariant: `of` returns what `spec_facts` would return.
 """

@@ -21,8 +21,6 @@ be closed. If the server had applied that PUT nevertheless, the repetition gives
 Proxies in the environment are ignored. Redirects are not followed. Credentials never appear in a log or an error.
 
 Not promised: new client certificates from an exec plugin. They are read only when the client opens; tokens are renewed.
-
-The version and the clock of an API server.
 """
 
 import asyncio

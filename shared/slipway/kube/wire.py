@@ -8,10 +8,9 @@ Invariant: an object that cannot be decoded raises `InvalidError` and is never s
 deleted. JSON that is nested too deep to be decoded is cut first (`cut_deep_json`); the later validation then refuses
 the object.
 
-Cuts JSON that is nested too deep, so that one such object cannot prevent the decoding of all others.
-
-The API server accepts thousands of levels in fields without a schema, such as a pod template; our decoder fails after a
-few hundred. Owns where the cut is made. Pure.
+JSON that is nested too deep is cut, so that one such object cannot prevent the decoding of all others. The API server
+accepts thousands of levels in fields without a schema, such as a pod template; our decoder fails after a few hundred.
+Owns where the cut is made. Pure.
 
 Invariant: if the input of `cut` is JSON, the result is JSON with at most `LEVELS_MAX` levels; less deep parts are
 unchanged.

@@ -5,7 +5,8 @@ Owns the order, the delays and the backoff of each key. Must not know what a key
 Promises
 - A key that is added while it is queued is not added twice; the earliest of its due times is used.
 - A key that is added while it is processed is queued once more after `done`, however often it was added.
-- `get` returns keys in the order in which they became due; the same calls at the same times give the same order.
+- `get` returns keys in the order in which they became due, unless `put_first` has changed it; the same calls at the
+  same times give the same order.
 - After `shut_down` no key is accepted; `get` returns the keys that are due already, then None. Delayed keys are
   dropped: the next process lists all objects and finds their work again.
 
@@ -15,7 +16,7 @@ Not promised: a fixed bound. The queue contains at most one entry per key, so th
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from slipway.runtime.clock import Random
@@ -96,6 +97,11 @@ class WorkQueue(Generic[K]):
         self._sequence += 1
         heapq.heappush(self._delayed, (due_at, self._sequence, key))
         self._arm()
+
+    def put_first(self, is_first: Callable[[K], bool]) -> None:
+        """Move the due keys for which `is_first` is true before the others; within both the order stays."""
+        due = list(self._ready)
+        self._ready = deque(sorted(due, key=lambda key: not is_first(key)))
 
     def retry(self, key: K, *, at_least_s: float = 0.0) -> float:
         """Make a key due after its backoff, which doubles each time until `forget`. Return the delay in seconds."""

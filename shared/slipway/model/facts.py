@@ -3,9 +3,8 @@
 The structs of the cluster feed are also built from a LIST (`slipway.facts`), so that both ways give the same snapshot.
 A fact contains nothing that the scheduler does not need.
 
-The HTTP extenders of a pool as facts: which allocations each is called for, its weight and its timeout. Pure.
-
-The field names are those of kube-scheduler (`Extender` of KubeSchedulerConfiguration).
+The HTTP extenders of a pool are facts too: which allocations each is called for, its weight and its timeout. The field
+names are those of kube-scheduler (`Extender` of KubeSchedulerConfiguration).
 """
 
 from typing import Any

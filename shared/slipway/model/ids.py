@@ -1,11 +1,10 @@
 """Identifiers of allocations and of the objects made for them, and how each is derived.
 
-Owns the derivation of the AllocationID and of every name that starts with it. Knows nothing of Kubernetes
-calls or Redis. Every function is pure: an object has the same id in every process, at any time.
+Owns the derivation of the AllocationID and of every name that starts with it. Knows nothing of Kubernetes calls or
+Redis. Every function is pure: an object has the same id in every process, at any time.
 
-The labels that every rank of an allocation gets, whatever its template contains. Affinity terms may select them.
-
-They do not include the numbers of the rank and of the attempt: before placement, no rule distinguishes ranks by them.
+Every rank of an allocation gets some labels, whatever its template contains. Affinity terms may select them. They do
+not include the numbers of the rank and of the attempt: before placement, no rule distinguishes ranks by them.
 """
 
 import re

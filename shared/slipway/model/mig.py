@@ -1,12 +1,12 @@
 """MIG: which part of a GPU each slice is. Pure.
 
-NVIDIA's device plugin names a slice by its profile: `nvidia.com/mig-1g.10gb` is one
-compute slice with 10 GB of memory. The part of a slice is its number of compute slices, which is in its name, divided
-by that of a whole GPU: 4 for the profiles of `FOUR_SLICES`, else 7. A name does not contain the model of the GPU: where
-two models have a profile of the same name, the larger part is used.
+NVIDIA's device plugin names a slice by its profile: `nvidia.com/mig-1g.10gb` is one compute slice with 10 GB of memory.
+The part of a slice is its number of compute slices, which is in its name, divided by that of a whole GPU: 4 for the
+profiles of `FOUR_SLICES`, else 7. A name does not contain the model of the GPU: where two models have a profile of the
+same name, the larger part is used.
 
-Amounts are in `GPU_UNITS`, so that a seventh, a quarter and a thousandth of a GPU are whole numbers.
-Source: NVIDIA Multi-Instance GPU User Guide, "Supported MIG Profiles"; profiles of NVIDIA/mig-parted.
+Amounts are in `GPU_UNITS`, so that a seventh, a quarter and a thousandth of a GPU are whole numbers. Source: NVIDIA
+Multi-Instance GPU User Guide, "Supported MIG Profiles"; profiles of NVIDIA/mig-parted.
 """
 
 import re

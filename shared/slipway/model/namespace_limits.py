@@ -1,19 +1,17 @@
 """What a namespace permits its pods: LimitRanges and ResourceQuotas, as the API server applies them. Pure.
 
-LimitRanges as in the API server's LimitRanger: their defaults for containers, and the pods that they refuse. Pure.
-
-The API server completes a pod in this order: a missing request becomes the limit of the container. Then each LimitRange
-of the namespace sets the requests and limits that are still missing. Then every LimitRange checks every container,
-including init containers and sidecars, and the pod as a whole. When several LimitRanges set the same value, Kubernetes
-promises no order; here the first by name sets it. The stored object already contains the defaults that a LimitRange
-derives from itself (max is the default limit, which is the default request).
+LimitRanges have defaults for containers, and refuse pods. The API server completes a pod in this order: a missing
+request becomes the limit of the container. Then each LimitRange of the namespace sets the requests and limits that are
+still missing. Then every LimitRange checks every container, including init containers and sidecars, and the pod as a
+whole. When several LimitRanges set the same value, Kubernetes promises no order; here the first by name sets it. The
+stored object already contains the defaults that a LimitRange derives from itself (max is the default limit, which is
+the default request).
 
 Source: k8s.io/kubernetes/plugin/pkg/admission/limitranger, pkg/apis/core/v1/defaults.go, v1.37.
 
-The usage of a pod in a ResourceQuota, and which quotas count the pod. Pure.
-
-Amounts are thousandths, with the names that quotas use: `pods`, `requests.cpu`, `limits.memory`. The names `cpu` and
-`memory` mean requests. Source: Kubernetes, "Resource Quotas"; pkg/quota/v1/evaluator/core/pods.go v1.37.
+ResourceQuotas count the usage of a pod, if their scopes include it. Amounts are thousandths, with the names that quotas
+use: `pods`, `requests.cpu`, `limits.memory`. The names `cpu` and `memory` mean requests. Source: Kubernetes, "Resource
+Quotas"; pkg/quota/v1/evaluator/core/pods.go v1.37.
 """
 
 import math

@@ -1,8 +1,7 @@
 """Times as Kubernetes writes them (RFC 3339, UTC, `Z`) and as we count them (epoch seconds).
 
-Conversion between seconds and durations as users write them (`90s`, `30m`, `2h45m`).
-
-Owns the grammar of Kubernetes-style (Go) durations. Pure.
+Durations are read and written as users write them (`90s`, `30m`, `2h45m`). Owns the grammar of Kubernetes-style (Go)
+durations. Pure.
 """
 
 import functools

@@ -10,10 +10,8 @@ require no token, because their answers are of no use to others.
 Invariants: liveness reads the monotonic clock only. An unavailable dependency never fails liveness, because a restart
 would not bring it back. Each refusal states what is wrong and why.
 
-The stack of every task of this process, for an operator who finds that the process does not move.
-
-This module owns the walk along a chain of awaits, and the log records. It writes one record per different stack, so
-that a thousand tasks that wait at the same place are one line.
+For an operator who finds that the process does not move, the stack of every task is logged: one record per different
+stack, so that a thousand tasks that wait at the same place are one line.
 """
 
 import asyncio

@@ -1,11 +1,7 @@
-"""The address that a service listens on: `host:port`, with IPv6 in brackets.
+"""The address that a service listens on, `host:port` with IPv6 in brackets, and its certificate.
 
-This module owns the grammar of SLIPWAY_LISTEN and makes the socket from it. Port 0 means any free port.
-
-The certificate of a listener: a folder like a mounted TLS Secret, which is read again when its files change.
-
-This module owns the files and the SSL context made of them. New connections use the new certificate; open connections
-continue.
+Port 0 means any free port. The certificate is a folder like a mounted TLS Secret, which is read again when its files
+change. New connections use the new certificate; open connections continue.
 """
 
 import errno

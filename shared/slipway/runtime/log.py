@@ -10,14 +10,10 @@ written, then their number.
 Invariants: one event is one line. Values under keys that name secrets are hidden, and so are passwords in URLs. Ids
 that `bind` sets appear on every line inside it, also in tasks started there.
 
-A limit on log lines per kind of event: the first lines of each minute are written, then only their number.
-
-This module counts lines that a peer without a login can cause at will. Without a limit, any client that can open a
-connection decides how large the log is, and can hide other events in it.
-
-Promises: at most `lines_max` lines of each kind are admitted per `window_s`. Withheld lines are counted, and the first
-call after the end of the window reports their number. Not promised: more than `KINDS_MAX` separate kinds; further kinds
-are counted together.
+Without a limit, any client that can open a connection would decide how large the log is, and could hide other events in
+it. Promises of the limit (`LineLimit`): at most `lines_max` lines of each kind are admitted per `window_s`. Withheld
+lines are counted, and the first call after the end of the window reports their number. Not promised: more than
+`KINDS_MAX` separate kinds; further kinds are counted together.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
-"""Groups of tasks in which a cancellation is never lost.
+"""Groups of tasks in which a cancellation is never lost, and turns of the event loop.
 
-This module corrects two faults of `asyncio.TaskGroup` before Python 3.13. The first: a group is cancelled from outside,
+`TaskGroup` corrects two faults of `asyncio.TaskGroup` before Python 3.13. The first: a group is cancelled from outside,
 and one of its tasks fails before the group has ended. Then the group raises only the failure. A caller that logs
 failures and goes on, as all our loops do, goes on although it was cancelled, and code that waits for its end waits for
 ever. The second: a task fails while the group waits for the other tasks. Then the task that owns the group is marked as
@@ -11,10 +11,9 @@ broken invariant is still raised. A group that failed by itself leaves `Task.can
 exception of a group passed through do not refer to it. Such a cycle, with all objects that it refers to, would stay
 until the collector scans the oldest generation, which is rare here.
 
-Turns of the event loop: a peer that sends very small pieces does not block other tasks.
-
-A coroutine lets others run only where it waits. Reading data that has already arrived does not wait, nor does sending
-data that the transport accepts at once. So a peer that sends a million pieces of one byte would occupy the event loop.
+Turns of the event loop keep a peer that sends very small pieces from blocking other tasks. A coroutine lets others run
+only where it waits. Reading data that has already arrived does not wait, nor does sending data that the transport
+accepts at once. So a peer that sends a million pieces of one byte would occupy the event loop.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """The properties of a run, shared by both clients. Pure: they read the view that was received last.
 
-The HTML tables that a notebook shows for runs; every text is escaped. Pure.
+A notebook shows runs as HTML tables, in which every text is escaped.
 """
 
 import html

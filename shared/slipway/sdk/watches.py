@@ -3,11 +3,10 @@
 Promises: entries are delivered in order and once. A new stream can continue at `cursor`, which is after the last
 delivered entry. With a deadline the stream ends in time, even while no entry arrives.
 
-Deduplicates log lines: each line is delivered once, also when the stream restarts from its beginning. Pure.
-
-Lines that are read directly from pods have no ids, and after a lost connection their stream starts from the beginning.
-A line that was already delivered is recognised by its number. Without a number it is recognised by its rank, time and
-text, as many times as it was delivered.
+Log lines are delivered once each, also when the stream restarts from its beginning. Lines that are read directly from
+pods have no ids, and after a lost connection their stream starts from the beginning. A line that was already delivered
+is recognised by its number. Without a number it is recognised by its rank, time and text, as many times as it was
+delivered.
 """
 
 import json

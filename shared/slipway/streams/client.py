@@ -1,8 +1,8 @@
 """Commands to Redis and their replies: one server, a Sentinel's master, or the masters of a Cluster.
 
-This module owns deadlines, redirections, the translation of errors and the count of calls. `routes.py`
-owns addresses, and `replies.py` the meaning of error replies. It must not know the meaning of commands. It uses
-the connections, the parser and the Sentinels of redis-py; ADR 81 explains why it does not use its clients.
+This module owns deadlines, redirections, the translation of errors and the count of calls. `routes.py` owns addresses,
+and `replies.py` the meaning of error replies. It must not know the meaning of commands. It uses the connections, the
+parser and the Sentinels of redis-py; ADR 81 explains why it does not use its clients.
 
 Promises:
 
@@ -17,10 +17,9 @@ Promises:
 
 Not promised: fairness between callers; order between calls, or between keys within a pipeline on a Cluster.
 
-Connections to one address, and the circuit that stops attempts to connect.
-
-This module owns the rule that keeps replies with their requests. A connection returns to its pool only after every
-reply was read. After a cancellation, a timeout or any error it is closed. It must not know the data on a connection.
+Replies stay with their requests: a connection returns to its pool only after every reply was read. After a
+cancellation, a timeout or any error it is closed. A circuit stops attempts to connect to an address that does not
+answer.
 """
 
 import asyncio

@@ -1,15 +1,14 @@
-"""Conversion of values to stream fields and back. Only this module knows the fields of an entry.
+"""Conversion of values to stream fields and back, and the rule which entry may follow in an allocation's stream.
 
-It owns the wire format: CloudEvents 1.0 in binary mode for events, small versioned field maps for the rest. It must not
-know Redis or IO. Decoded data may be hostile: each function returns a value or raises `InvalidError`, and nothing else.
-An event of an unknown type raises `UnknownTypeError`: consumers write it to the dead letters, readers skip it.
+Only this module knows the fields of an entry. It owns the wire format: CloudEvents 1.0 in binary mode for events, small
+versioned field maps for the rest. It must not know Redis or IO. Decoded data may be hostile: each function returns a
+value or raises `InvalidError`, and nothing else. An event of an unknown type raises `UnknownTypeError`: consumers write
+it to the dead letters, readers skip it.
 
 Invariant: encoding is a pure, deterministic function of the value, so that republishing gives the same bytes.
 
-The one rule, pure: which entry may follow in an allocation's stream.
-
-This module owns the decision that keeps a stream ordered and contiguous. `lua/append.lua` is its atomic twin on the
-server; a test runs random operations on both.
+The rule keeps a stream ordered and contiguous. `lua/append.lua` is its atomic twin on the server; a test runs random
+operations on both.
 """
 
 import re

@@ -16,18 +16,14 @@ Promises of every port:
 Not promised: that a cursor's entry still exists; that nothing is delivered twice (except in an allocation's own stream,
 which contains each seq at most once, in order).
 
-Ended and renewed logins of browsers, and used one-time codes: the data that replicas of the api share.
-
-This module owns the terms and the promises. It must not know Redis, cookies or tokens: it handles ids only.
-
+Replicas of the api share ended and renewed logins of browsers and used one-time codes (`Logouts`), as ids only.
 Promises: every reader that reads before the cap of the table drops an entry receives the entry. `take` returns True
 once for a code, within its time, as long as the server keeps its data. `kept` returns the text that was written last.
 Not promised: that the server keeps the data; `is_lost` reports a loss.
 
-The port to the condition of the Redis server: its settings, the permissions of our account, and its backlogs.
-
-This module reports facts only; other modules judge them for an operator. A value that the account may not read is None,
-and its command is listed. So "unknown" never looks like "fine".
+The port to the condition of the Redis server reports facts only: its settings, the permissions of our account, and its
+backlogs. Other modules judge them for an operator. A value that the account may not read is None, and its command is
+listed. So "unknown" never looks like "fine".
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence

@@ -7,10 +7,8 @@ Promises: `RingPublisher` appends the missing events of a ring to the allocation
 publish at the same time. `BestEffortWriter.offer_*` never block and never raise. Values that do not fit are dropped and
 counted. Only activity is kept while the server is away.
 
-The producer span of a hint, to which the pod worker's span links on the other side of the stream.
-
-This module owns this one span. It must not know how hints are sent. The span has no duration, because hints are
-collected and sent together.
+A hint has a producer span, to which the pod worker's span links on the other side of the stream. The span has no
+duration, because hints are collected and sent together.
 """
 
 import asyncio

@@ -11,9 +11,7 @@ order. The script checks again, atomically, because another relay may have chang
 
 Invariant: every entry of an allocation's stream was published to the firehose before.
 
-A consumer group on the firehose on Redis, limited to the commands of the account `reader`, which may run no script.
-
-This module owns the commands. It must not know what a handler does with an event.
+Consumer groups on the firehose use only the commands of the account `reader`, which may run no script.
 """
 
 import itertools

@@ -1,13 +1,8 @@
-"""The condition of a real server.
+"""The condition of a real server, read without any change to it.
 
-This module owns the queries and reads their answers; `probes` test the permissions of our account. It changes
-nothing.
-
-Checks of a login's permissions, without any change to the server.
-
-This module owns one form of each command that a service may send. The form fails or finds nothing after the server has
-allowed it. Redis checks access before it runs a command, so only `NOPERM` reveals a missing permission. `ACL DRYRUN`
-would need a permission that no service needs.
+The permissions of our account are checked with one form of each command that a service may send. The form fails or
+finds nothing after the server has allowed it. Redis checks access before it runs a command, so only `NOPERM` reveals a
+missing permission. `ACL DRYRUN` would need a permission that no service needs.
 
 Invariant: a probe writes nothing, even when its key exists. The keys of families with a single stream (`slipway:wake`)
 are real.

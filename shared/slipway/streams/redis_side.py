@@ -1,18 +1,10 @@
-"""Wake-ups, the raw cluster feed, traces, activity and dead letters on Redis.
+"""The smaller ports on Redis: wake-ups, the raw feed, traces, activity, dead letters, decisions, logouts, gatherings.
 
-This module owns one small class per port. It must not know the meaning of the entries.
-
-The decision log on Redis: one stream per pool.
-
-The `Logouts` on Redis.
-
-They are a capped stream of ended logins, and one key with an expiry for each used code and each renewed login.
+There is one small class per port, which does not know the meaning of the entries. The decision log is one stream per
+pool. `Logouts` are a capped stream of ended logins, and one key with an expiry for each used code and each renewed
+login. A gathering is one hash, whose numbers `lua/gather.lua` changes.
 
 Source: https://redis.io/docs/latest/commands/set/ (NX)
-
-Gatherings on Redis: one hash for each, changed by one script.
-
-This module owns the calls of `lua/gather.lua`, which owns the numbers in the hash.
 """
 
 from collections.abc import Mapping, Sequence

@@ -15,7 +15,7 @@ from tests.support.access import Teams, teams_world
 from tests.support.cli import CommandResult
 from tests.support.issuer import CLI, WEB, RunningIssuer
 from tests.support.local_stack import cli_words
-from tests.unit.api.test_proxy import served
+from tests.unit.api.proxy.test_proxy import served
 
 VISITS = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1]).read()"
 WITHIN_S = 60

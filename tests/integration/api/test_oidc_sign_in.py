@@ -19,7 +19,7 @@ from slipway.api.deps import ApiDeps
 from tests.support.access import Teams, served_by, teams_world
 from tests.support.clock import ShiftedClock
 from tests.support.issuer import SECRET, WEB, RunningIssuer
-from tests.unit.api.test_login import BROWSER, DOMAIN, HOST, OWN, code_of
+from tests.unit.api.auth.test_login import BROWSER, DOMAIN, HOST, OWN, code_of
 
 ROLE_LISTS = {"group:ml": {"team-red": "editor"}}
 LIFE_S = 600

@@ -1,5 +1,5 @@
-"""Two replicas of the api at one real Redis: codes can be used once, and a logout reaches the other replica, also after
-a loss."""
+"""Two replicas of the api at one real Redis: codes can be used once, and a logout reaches the other replica, also
+after a loss."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -15,8 +15,8 @@ from slipway.streams.client import RedisSettings
 from slipway.streams.redis_streams import RedisStreams, connect
 from tests.support.access import served_by, teams_world
 from tests.support.redis import server_process
-from tests.unit.api.test_browser_sessions import an_editor, entered, there
-from tests.unit.api.test_login import BROWSER, DOMAIN, HOST, OWN, code_of, cookie_of
+from tests.unit.api.auth.test_browser_sessions import an_editor, entered, there
+from tests.unit.api.auth.test_login import BROWSER, DOMAIN, HOST, OWN, code_of, cookie_of
 
 PATIENCE_S = 10.0
 

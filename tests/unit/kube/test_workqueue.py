@@ -39,6 +39,21 @@ def test_a_waiting_key_waits_once() -> None:
     virtual(check)
 
 
+def test_some_keys_are_put_first() -> None:
+    """The chosen keys come before the others, and keep their order, as the others do. A key that is added later is
+    last."""
+
+    async def check(queue: WorkQueue[str]) -> None:
+        for key in ["a", "B", "c", "D"]:
+            queue.add(key)
+        queue.put_first(str.isupper)
+        queue.add("E")
+        queue.add("c")
+        assert [await queue.get() for _ in range(5)] == ["B", "D", "a", "c", "E"]
+
+    virtual(check)
+
+
 def test_a_key_added_while_active_runs_once_more() -> None:
     """A key that is added while it is active is not handed to a second worker, and runs once after `done`, however
     often it is added."""

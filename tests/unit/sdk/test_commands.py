@@ -8,7 +8,7 @@ from slipway.sdk import commands
 from slipway.sdk.commands import CommandOutput, CommandResult, RankCommand
 from tests.support.api_world import ApiWorld
 from tests.support.sdk import Shell
-from tests.unit.api.test_rank_exec import a_running
+from tests.unit.api.allocations.test_rank_exec import a_running
 
 
 async def test_what_a_command_prints_is_collected(shell: Shell, world: ApiWorld) -> None:

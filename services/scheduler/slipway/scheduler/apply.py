@@ -4,12 +4,11 @@ Owns the scheduler's writes to an Allocation: the teardown finalizer, the admiss
 `status.shrink` with the record of the preemption, and the condition that reports why it waits. Each write is GET,
 compare, PUT under the resourceVersion; repeating it changes nothing. Must not decide which allocation gets which nodes.
 
-Builds the object of an unwritten allocation from its fact, which saves a read.
-
-The read is saved before the admission, and before the first explanation of why it waits. Pure. Owns the rule of when a
-fact is enough: only that explanation may have been written to the object. The built object has the fields that a first
-status needs, and the version at which the fact was seen. If the object has changed since, the write under that version
-is refused, and the object is read after all.
+The object of an unwritten allocation is built from its fact, which saves a read. The read is saved before the
+admission, and before the first explanation of why it waits. Pure. Owns the rule of when a fact is enough: only that
+explanation may have been written to the object. The built object has the fields that a first status needs, and the
+version at which the fact was seen. If the object has changed since, the write under that version is refused, and the
+object is read after all.
 """
 
 import math

@@ -7,10 +7,9 @@ leader's table: the cost of a tick depends on the changes, not on the number of 
 Invariants: of several deadlines the earliest fires; no deadline fires before its time, after the end, or while another
 stop is set. Only the idle deadline may be postponed, by the activity that `idleness.py` reads.
 
-A queue of keys ordered by time: which keys are due, and when the next one is due.
-
-Pure data. A key has one time; setting another one replaces it. `set` costs the logarithm of the number of keys, `next`
-costs next to nothing, `due` costs the number of due keys.
+`TimerQueue` orders keys by time: which keys are due, and when the next one is due. Pure data. A key has one time;
+setting another one replaces it. `set` costs the logarithm of the number of keys, `next` costs next to nothing, `due`
+costs the number of due keys.
 """
 
 from heapq import heapify, heappop, heappush

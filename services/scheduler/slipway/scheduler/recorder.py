@@ -5,7 +5,7 @@ recorded tick. `offer` queues them once the decisions are in the ledger. Encodin
 facts at a time. A tick never waits for the log and never fails because of it: a tick that does not fit or cannot be
 written is dropped and counted, and the next record is a new base. No decision is made from the log.
 
-The stores of the decision log: a stream, or a file. They do not know what an entry means.
+The stores of the decision log, a stream or a file, do not know what an entry means.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The objects that this process has observed: one store per resource, which reflectors fill.
 
-Owns which resources are watched and how they are indexed. Watches are unfiltered: a filtered one would report an
-object that leaves the filter as deleted. Must not decide anything.
+Owns which resources are watched and how they are indexed. Watches are unfiltered: a filtered one would report an object
+that leaves the filter as deleted. Must not decide anything.
 """
 
 from collections.abc import Iterable
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slipway.crd.meta import LABEL_ALLOCATION_UID, TEARDOWN_FINALIZER
+from slipway.crd.transitions import stop_reason
 from slipway.crd.v1alpha1 import Allocation, Job, Queue, ResourcePool
 from slipway.kube.objects import LimitRange, Namespace, Node, Pod, ResourceQuota
 from slipway.kube.resources import (
@@ -33,6 +34,8 @@ BY_ALLOCATION = "allocation"
 BY_NODE = "node"
 BY_NAMESPACE = "namespace"
 BY_AWAITED = "awaited"
+POD_WAITS, POD_RUNS = "Pending", "Running"
+"""phases of a pod"""
 OUT_OF_SERVICE_TAINT = "node.kubernetes.io/out-of-service"
 
 
@@ -105,6 +108,26 @@ class Informers:
         is_held = TEARDOWN_FINALIZER in allocation.metadata.finalizers
         is_over = allocation.status.phase is Phase.TERMINATED and not is_held
         return is_over and not self.pods_of(allocation.metadata.uid)
+
+    def is_unsettled(self, uid: str) -> bool:
+        """Whether an allocation has to stop, or its pods may show more than its record; a quick look.
+
+        False for a waiting allocation without pods, for pods that have not started, and when each pod of a running
+        allocation runs.
+        """
+        allocation = self.allocations.by_uid(uid)
+        if allocation is None or stop_reason(allocation) is not None:
+            return True
+        pods = self.pods_of(uid)
+        match allocation.status.phase:
+            case Phase.PENDING:
+                return bool(pods)
+            case Phase.ASSIGNED | Phase.PULLING | Phase.STARTING:
+                return any(pod.status.phase != POD_WAITS for pod in pods)
+            case Phase.RUNNING:
+                return not pods or any(pod.status.phase != POD_RUNS for pod in pods)
+            case _:
+                return True
 
     def waiting_for(self, allocation: Allocation) -> list[Allocation]:
         """Return the allocations that may wait for this one to end: those whose `spec.after` contains its name."""

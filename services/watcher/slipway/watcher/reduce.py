@@ -396,6 +396,8 @@ def _progressed(view: ReductionView, allocation: Allocation) -> Allocation:
     found = view.gang
     if has_reached(allocation.status.phase, Phase.RUNNING) or not found.is_bound:
         return allocation
+    if allocation.status.phase is Phase.STARTING and not found.has_started:
+        return allocation
     changes: dict[str, Any] = {"nodes": found.nodes(), "slots": found.slots, "slices": found.slices}
     if allocation.status.phase is Phase.ASSIGNED:
         allocation = record(allocation, Event.PULLING, now=view.now, **changes)

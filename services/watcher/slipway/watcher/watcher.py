@@ -240,6 +240,9 @@ class Watcher:
             return UNSYNCED_PAUSE_S
         self._round += 1
         self._dispatch.enqueue_all(steady=self._round % FULL_ROUND == 0)
+        if self._round == 1:
+            # The first LISTs have queued every allocation: what happened while nobody looked comes first.
+            self.queue.put_first(self.informers.is_unsettled)
         allocations = self.informers.allocations.items()
         telemetry.STUCK.set(sum(map(self._is_stuck, allocations)) if self.role.is_primary else 0)
         if self.role.is_primary:

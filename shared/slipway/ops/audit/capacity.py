@@ -1,11 +1,8 @@
 """Checks of capacity: no node and no queue is given more than it has.
 
-I10. Pure: evidence in, violations out.
-
-Limits of queues: how much a queue with its descendants may use, and how much they use. Pure.
-
-The scheduler may decide a moment after an edit of a queue that it has not seen yet. So a decision breaks a bound only
-when it breaks every version of the bound from the last `KNOWN_S` before it.
+I10. Pure: evidence in, violations out. The limit of a queue includes the use of its descendants. The scheduler may
+decide a moment after an edit of a queue that it has not seen yet. So a decision breaks a bound only when it breaks
+every version of the bound from the last `KNOWN_S` before it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -4,7 +4,7 @@ The simulation runs the checks after every run; chaos runs and live audits run t
 because gauges and reports use them. A check does not run when evidence that it needs is missing. Such a check does not
 confirm its promise: `verdicts` lists the checks that ran. Pure.
 
-The evidence that a check needs before the absence of violations means anything. Pure.
+Some evidence is needed before the absence of violations means anything; each check names what it needs.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,12 +1,10 @@
-"""Checks of the answers to clients: launches, idempotency keys, and that no client reads older states later.
+"""Checks of the answers to clients: launches, idempotency keys, no older states later, and no disclosure.
 
-I1, I2, I19. Pure: evidence in, violations out. Status 0 means that no answer arrived. Such an answer is not counted,
-but its request may have been carried out.
+I1, I2, I19, I22, I23. Pure: evidence in, violations out. Status 0 means that no answer arrived. Such an answer is not
+counted, but its request may have been carried out.
 
-Checks of disclosure: workspaces are isolated, and secrets stay in their place.
-
-I22, I23. Pure: evidence in, violations out. The checks search for planted strings only. A violation contains only a
-digest of a secret.
+Disclosure: workspaces are isolated, and secrets stay in their place. The checks search for planted strings only. A
+violation contains only a digest of a secret.
 """
 
 import hashlib

@@ -3,7 +3,7 @@
 This module owns the form of the evidence. The simulation fills it from its models; a live audit fills it from a watch,
 Redis and the API server's audit log. Unknown evidence stays empty, and the checks that need it find nothing. Pure.
 
-Starts and ends of ranks, read from the statuses of their pods, for audits without records of the machines. Pure.
+For audits without records of the machines, starts and ends of ranks are read from the statuses of their pods.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -2,7 +2,7 @@
 
 Pure data; `evidence.py` combines them.
 
-The owner of a pod, read from its labels. Pure.
+The owner of a pod is read from its labels.
 """
 
 from collections.abc import Mapping, Sequence

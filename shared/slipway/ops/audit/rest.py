@@ -1,14 +1,8 @@
-"""Checks of the end, at rest: gangs run completely or not at all, and nothing is left over.
+"""Checks of a system at rest. Pure: evidence in, violations out.
 
-I6, I11. Pure: evidence in, violations out.
-
-Checks of rest: the desired state is reached, then no service writes, and a restart of all services changes nothing.
-
-I18, I25. Pure: evidence in, violations out.
-
-Checks of accounting: at rest, the daily totals contain each ended allocation once, to the millisecond.
-
-I26. Pure: evidence in, violations out.
+- I6, I11: gangs run completely or not at all, and nothing is left over.
+- I18, I25: the desired state is reached, then no service writes, and a restart of all services changes nothing.
+- I26: the daily totals contain each ended allocation once, to the millisecond.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

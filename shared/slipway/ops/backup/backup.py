@@ -4,13 +4,11 @@ This module owns the order of the reads. Each kind is one consistent LIST; the k
 moments. Only usage must be consistent: whether an ended allocation is in the daily totals is recorded at the totals and
 at the allocation. So the totals are read before and after the allocations, until both reads are equal.
 
-The file of a backup: a header, then one object per line, as JSON; gzip when its name ends in .gz.
+The file of a backup has a header, then one object per line, as JSON; it is gzip when its name ends in .gz. Stored of an
+object are its metadata, spec, status and data, without managed fields. A restore ignores the old resourceVersion. It
+needs the old uid of an object, because other objects refer to it.
 
-Pure except for the file. This module decides what is stored of an object: its metadata, spec, status and data, without
-managed fields. A restore ignores the old resourceVersion. It needs the old uid of an object, because other objects
-refer to it.
-
-The kinds of objects in a backup, in restore order: each kind follows the kinds that it refers to.
+The kinds are in restore order: each follows the kinds that it refers to.
 """
 
 import gzip

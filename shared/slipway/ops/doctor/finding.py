@@ -1,9 +1,8 @@
 """The findings of the doctor: one line each, with the command that fixes the problem. Pure.
 
-The limits on the difference between two clocks. Pure.
-
-Leases and fences compare no wall clocks, so a wrong clock breaks no promise. But time limits end early or late, tokens
-are valid for too long or not at all, and times in streams are in the wrong order.
+The limits on the difference between two clocks are here too. Leases and fences compare no wall clocks, so a wrong clock
+breaks no promise. But time limits end early or late, tokens are valid for too long or not at all, and times in streams
+are in the wrong order.
 """
 
 from collections.abc import Iterable

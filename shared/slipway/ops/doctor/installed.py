@@ -3,12 +3,9 @@
 This module owns the queries to the API server. It changes nothing (a review is not stored). A check that may not run
 reports the missing permission.
 
-The objects that the doctor reads and the services do not, as plain JSON.
-
-The permissions that the accounts of the four services need: the chart's roles as a table, for the doctor's reviews.
-
-This table has no content of its own. A test compares it with the roles that the chart renders, and conformance compares
-those roles with the calls of the services. Pure.
+The permissions that the accounts of the four services need are a table of the chart's roles, for reviews. The table has
+no content of its own. A test compares it with the roles that the chart renders, and conformance compares those roles
+with the calls of the services. Pure.
 """
 
 import asyncio

@@ -1,16 +1,16 @@
-"""The events of one allocation, in order and each once: from its stream, and from the object when the stream is behind.
+"""Events for clients: those of one allocation, in order and each once, and the firehose.
 
-An event is a pure function of the object's metadata and one ring entry. So both sources give the same events, which are
-merged by seq. The stream has new events at once, and has more of them than the ring. The object is read from time to
-time; while Redis is unavailable, all events come from these reads.
+The events of one allocation come from its stream, and from the object when the stream is behind. An event is a pure
+function of the object's metadata and one ring entry. So both sources give the same events, which are merged by seq. The
+stream has new events at once, and has more of them than the ring. The object is read from time to time; while Redis is
+unavailable, all events come from these reads.
 
 Promises: seq rises by one with each event, except for an event marked `truncated`. The feed ends after `terminated`, or
 when the object was deleted.
 
-The firehose as a stream for a client: filtered, and without repeats within one connection.
-
-Delivery is at least once over reconnects: clients deduplicate by the CloudEvents id. Clients that wait at the same
-cursor share one read, so that a thousand idle pages cost Redis and this process as much as one.
+The firehose is filtered for a client, and has no repeats within one connection. Delivery is at least once over
+reconnects: clients deduplicate by the CloudEvents id. Clients that wait at the same cursor share one read, so that a
+thousand idle pages cost Redis and this process as much as one.
 """
 
 import asyncio

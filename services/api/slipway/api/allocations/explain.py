@@ -1,16 +1,13 @@
-"""Explains the state of an allocation in one answer. Pure.
+"""Explains the state of an allocation in one answer: why it waits or does not start, and when it ends by itself. Pure.
 
 The reason for waiting is the scheduler's own, read from the object. The position in the queue is computed from the
 allocations that wait now. `change` is what a person could do about it.
 
-Explains why an admitted allocation does not start. Pure.
+Why an admitted allocation does not start is read from the conditions that the pod worker (Stuck) and the watcher
+(StartBlocked) write to the object.
 
-The sources are the conditions that the pod worker (Stuck) and the watcher (StartBlocked) write to the object.
-
-The deadlines of an allocation, in words: the times at which it is ended automatically, and why. Pure.
-
-The times are the deadlines that the scheduler uses: they are stored in the object, or computed from it. Use postpones
-the idle deadline, and only Redis has the record of use.
+The times at which it is ended automatically are the deadlines that the scheduler uses: they are stored in the object,
+or computed from it. Use postpones the idle deadline, and only Redis has the record of use.
 """
 
 from collections.abc import Collection, Iterable, Mapping

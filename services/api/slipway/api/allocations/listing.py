@@ -2,10 +2,9 @@
 
 Invariant: a client that follows `continue` to the end gets every allocation that matches all the time, once.
 
-Refuses a list filter that names a workspace, queue, pool or job that does not exist.
-
-Without the refusal the empty answer would read as "nothing runs there". The error has the same words as the one for a
-launch body. The names are checked only after a list found nothing, so that other lists cost no further read.
+A list filter that names a workspace, queue, pool or job that does not exist is refused. Without the refusal the empty
+answer would read as "nothing runs there". The error has the same words as the one for a launch body. The names are
+checked only after a list found nothing, so that other lists cost no further read.
 
 - A remembered name is no error: its queue was deleted, but retained allocations or usage totals still name the queue.
 - A user is never refused: a user who launched nothing has no object.

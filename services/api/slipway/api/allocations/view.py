@@ -2,7 +2,7 @@
 
 Invariant: an answer shows defaults, so that a client need not know them, but no unset values.
 
-How long an allocation spent in each phase, computed from its transitions. Pure.
+The time that an allocation spent in each phase is computed from its transitions.
 """
 
 from collections.abc import Mapping, Sequence

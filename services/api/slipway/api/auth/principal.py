@@ -3,14 +3,11 @@
 Code that checks a permission asks the principal, and does not know which way of authentication was used. An answer may
 be as old as that way's cache allows. When no answer is available, the check raises: an error never means "allowed".
 
-One permission: a verb on a kind of resource, in Kubernetes' words, and the lowest of our roles that includes it.
+One permission is a verb on a kind of resource, in Kubernetes' words, and the lowest of our roles that includes it, so
+that the same row authorises a request, whether the rights come from our tokens or from Kubernetes.
 
-Owns the mapping between verbs and roles, so that the same row authorises a request, whether the rights come from our
-tokens or from Kubernetes. Pure.
-
-The caller's name, which handlers write into the objects that they create.
-
-The name comes from the authentication and never from the request itself, except in mode `none`.
+Handlers write the caller's name into the objects that they create. The name comes from the authentication and never
+from the request itself, except in mode `none`.
 """
 
 import re

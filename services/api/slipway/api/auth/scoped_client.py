@@ -4,11 +4,10 @@ Owns the filter, so that a route that lists or reads cannot forget it. A route g
 unfiltered one (`ApiDeps.whole`) when the order of a shared queue depends on the allocations of all workspaces. Objects
 of the cluster (pools, queues, nodes) are visible to all callers. Writes are not filtered: they were authorised before.
 
-Removes names of other workspaces from sentences about a user's own work. Pure.
-
-The scheduler writes such sentences into the object, for operators, and names other allocations as `workspace/name`. A
-caller who cannot see that workspace reads the same sentence without the name. Only our own text is changed. Text that a
-caller has sent is returned unchanged, so that a caller cannot test with it which workspaces exist.
+Names of other workspaces are removed from sentences about a user's own work. The scheduler writes such sentences into
+the object, for operators, and names other allocations as `workspace/name`. A caller who cannot see that workspace reads
+the same sentence without the name. Only our own text is changed. Text that a caller has sent is returned unchanged, so
+that a caller cannot test with it which workspaces exist.
 """
 
 import re

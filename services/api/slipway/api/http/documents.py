@@ -1,14 +1,10 @@
-"""The documents of the api about itself: OpenAPI, AsyncAPI and a page of all routes, with their routes.
+"""The documents of the api about itself: OpenAPI, AsyncAPI, and `/docs`, the route table as one page of HTML.
 
-`/docs`: the route table as one page of HTML, without scripts and external resources. Pure.
+The page has no scripts and no external resources.
 
-The AsyncAPI 3 document of the events that Slipway sends: the streams on Redis, and webhooks. Pure.
-
-The document is built from the same structs and tables that produce the events: event types from the lifecycle, common
-fields from `AllocationEvent`, keys and shards from the table of keys, headers from the signature. A test checks real
-events against it.
-
-The api's documents about itself: OpenAPI, AsyncAPI, and the page of the REST API.
+The AsyncAPI 3 document is about the events that Slipway sends: the streams on Redis, and webhooks. It is built from the
+same structs and tables that produce the events: event types from the lifecycle, common fields from `AllocationEvent`,
+keys and shards from the table of keys, headers from the signature. A test checks real events against it.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 `problems.py` maps each error to its HTTP status.
 
-A clear refusal for data that is stored only in Redis, when Redis cannot be reached.
+Data that is stored only in Redis is refused clearly while Redis cannot be reached.
 """
 
 import contextlib

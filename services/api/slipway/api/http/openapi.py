@@ -2,10 +2,9 @@
 
 Pure, except that the texts below the fields of structs are read from the source files.
 
-The descriptions of properties of the REST API that no struct describes: one text for each name.
-
-Owns the words for names that mean the same everywhere. A key `Struct.property` has precedence over the name alone. A
-text that fits only one field is written below that field, in its struct.
+Properties that no struct describes have their descriptions here: one text for each name. Owns the words for names that
+mean the same everywhere. A key `Struct.property` has precedence over the name alone. A text that fits only one field is
+written below that field, in its struct.
 """
 
 import re

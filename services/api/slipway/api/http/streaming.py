@@ -1,11 +1,8 @@
 """Streams to clients: their form, how many may be open, and how one ends.
 
-Runs several awaitables until the first of them completes.
-
-Limits on the open streams of this process: in total, per user, and per workspace.
-
 A stream is a request that stays open for long: server-sent events, a followed log, a proxied request or WebSocket, a
-command in a rank, a long poll. Owns the counts and the refusals; must not know what a stream carries.
+command in a rank, a long poll. `OpenStreams` limits the open streams of this process: in total, per user, and per
+workspace.
 
 Promises
 - A user or a workspace at its limit is refused, while other users and workspaces can still open streams.
@@ -17,10 +14,9 @@ Each process counts only its own streams: with N replicas each limit is N times 
 A rank that waits in a long poll has a limit of its own and is not counted for its workspace, because a gang polls with
 thousands of ranks. With `SLIPWAY_AUTH=none` the caller is unknown, so only the limit of the process applies.
 
-Streamed responses: server-sent events and streamed text.
-
-Owns the end of a stream (the writer is done, the client left, the process drains) and its heartbeats. A writer is a
-coroutine that writes to a `StreamOutput`; it is cancelled when the stream ends for another reason.
+Streamed responses are server-sent events and streamed text, with heartbeats. A stream ends when its writer is done, the
+client has left, or the process drains. A writer is a coroutine that writes to a `StreamOutput`; it is cancelled when
+the stream ends for another reason.
 
 A stream that begins at its end, with what is new from now on, first sends its position as an `id` without `data`. A
 reader keeps that id, and gets no event. So a client whose connection breaks before the first event misses nothing.

@@ -2,13 +2,12 @@
 
 Owns activity: traffic through the proxy prevents an allocation from being idle.
 
-Decides which traffic through the proxy is activity of a user. Pure.
-
-Traffic in both directions is activity while it flows; an open connection without traffic is not. Requests that a page
-makes by itself are not activity either. While its tab is visible, JupyterLab polls kernels, sessions and terminals
-every few seconds, stores its layout every ten seconds, and receives events on a WebSocket of its own. So for a notebook
-three kinds of requests are ignored: reads of its REST API, its layout, and its events. The notebook itself reports the
-activity of its kernels and terminals (`slipway.inside.service_reporter`).
+This module also decides which traffic through the proxy is activity of a user. Traffic in both directions is activity
+while it flows; an open connection without traffic is not. Requests that a page makes by itself are not activity either.
+While its tab is visible, JupyterLab polls kernels, sessions and terminals every few seconds, stores its layout every
+ten seconds, and receives events on a WebSocket of its own. So for a notebook three kinds of requests are ignored: reads
+of its REST API, its layout, and its events. The notebook itself reports the activity of its kernels and terminals
+(`slipway.inside.service_reporter`).
 """
 
 from collections.abc import Callable

@@ -3,12 +3,11 @@
 The HTTP client is imported and created only at the first proxied request. Bodies are forwarded as they arrive, in the
 encoding that the workload chose. The proxy follows no redirects: the client does.
 
-Early answers: a workload answers, for example refuses an upload, before it has read the whole request.
-
-So a connection to a workload reads while it writes. httpcore2 itself writes a whole body before it reads the answer.
-Here the rest of a body is dropped when a write stalls although an answer has arrived, or fails after an answer. A
-refusal (status 300 and above) ends the body even while the client pauses in it. An answer below 300 does not end it:
-the workload may continue to read, and receives the rest. Interim answers (100 Continue) are no answers.
+A workload may answer, for example refuse an upload, before it has read the whole request. So a connection to a workload
+reads while it writes. httpcore2 itself writes a whole body before it reads the answer. Here the rest of a body is
+dropped when a write stalls although an answer has arrived, or fails after an answer. A refusal (status 300 and above)
+ends the body even while the client pauses in it. An answer below 300 does not end it: the workload may continue to
+read, and receives the rest. Interim answers (100 Continue) are no answers.
 
 A workload that answers and closes without reading resets the connection. The write that gets the reset closes the
 socket, although it contains an answer that the event loop had no time to read. The answer is then read from a second

@@ -1,4 +1,4 @@
-"""Proxied WebSockets: messages are forwarded in both directions until either side closes.
+"""Proxied WebSockets, and TCP over them: forwarded in both directions until either side closes.
 
 The proxy connects to the workload first. So the workload chooses the subprotocol, and a refusal of the workload is
 forwarded unchanged: status, header and body. A message is buffered whole, so its size is limited; the limit is the same
@@ -7,10 +7,9 @@ in both directions.
 The proxy pings the workload, so that nothing between them closes a silent connection. A program that computes answers
 late, so an unanswered ping ends the session only after the silence that a proxied request may have too.
 
-TCP over a proxied WebSocket: the bytes of one connection to a declared port of a workload.
-
-The protocol is that of `model/tcp_tunnel.py`. The proxy connects to the workload first, so that it can refuse the
-WebSocket when the workload refuses the connection.
+TCP over a WebSocket carries the bytes of one connection to a declared port of a workload. The protocol is that of
+`model/tcp_tunnel.py`. The proxy connects to the workload first, so that it can refuse the WebSocket when the workload
+refuses the connection.
 
 Invariants: bytes are forwarded once and in order; a side that reads slowly makes the other side wait; the end of one
 direction does not cut the bytes of the other one.

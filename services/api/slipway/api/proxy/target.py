@@ -16,9 +16,8 @@ Not promised:
 - that Kubernetes knows at once that a pod has ended. The end of its sandbox frees the address. Until the kubelet
   reports that end, the pod still seems to run.
 
-Checks whether an address belongs to this machine: the proxy never connects to one, whatever a pod's status claims.
-
-The check sends nothing: the kernel binds a socket only to an address of its own machine.
+The proxy never connects to an address of this machine, whatever a pod's status claims. The check sends nothing: the
+kernel binds a socket only to an address of its own machine.
 """
 
 import ipaddress

@@ -3,7 +3,7 @@
 Only pools with `fairShare` are read. The arithmetic is the scheduler's own (`model/decay.py`), so the api shows the
 order that the scheduler applies, except for changes within that minute.
 
-Reads the daily totals of usage that the watcher writes: one read of the API server for each day.
+The daily totals of usage, which the watcher writes, cost one read of the API server for each day.
 """
 
 import asyncio

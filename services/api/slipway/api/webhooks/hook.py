@@ -7,9 +7,7 @@ neither the key nor the URL, which may contain a token.
 
 Source: Standard Webhooks 1.0, "Symmetric keys" (the form of a key).
 
-The signed headers of one delivery, which a receiver verifies.
-
-Pure. Owns the form of the signature.
+A delivery has signed headers, which a receiver verifies. Pure. Owns the form of the signature.
 
 Source: Standard Webhooks 1.0, "Webhook headers" and "Signature scheme".
 """

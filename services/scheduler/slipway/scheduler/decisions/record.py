@@ -4,17 +4,12 @@ A record contains everything except some facts: a base has all facts, every othe
 changed since the previous record of its chain. Fields are only ever added. A record of another format raises
 OtherFormatError.
 
-The inputs of a pool's planner as encoded facts, with a digest that does not depend on their order. Pure.
+The inputs are encoded facts: those of the cluster feed, by the kinds of the feed. The digest is a sum over the facts,
+so its update costs only the changed facts. Equal facts have equal digests, whichever process gathered them and in
+whatever order.
 
-The facts are those of the cluster feed, by the kinds of the feed. The digest is a sum over the facts, so its update
-costs only the changed facts. Equal facts have equal digests, whichever process gathered them and in whatever order.
-
-A decision log as a file: one JSON object per line and recorded tick. Pure.
-
-`slipway replay --save` writes the same lines from a live log, so a replay needs neither the cluster nor the version
-that wrote the log.
-
-Extracts the recorded part of a plan, and compares two plans. Pure.
+A decision log as a file has one JSON object per line and recorded tick. `slipway replay --save` writes the same lines
+from a live log, so a replay needs neither the cluster nor the version that wrote the log.
 """
 
 import base64

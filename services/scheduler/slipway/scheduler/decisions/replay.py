@@ -1,12 +1,10 @@
-"""Plans recorded ticks again. Pure.
+"""Plans recorded ticks again, from snapshots that are rebuilt from a chain of records. Pure.
 
 Without another policy a replay must yield the recorded decisions, bit for bit; every difference is reported. With
 another policy (a given one, or the shadow policy that the pool had then) it reports the decisions that would differ.
 
-Rebuilds the planner's snapshots from a chain of records, by the tables of a leader. Pure.
-
-It uses the same tables and the same view as the live leader, so a fold returns what the leader saw. The digest of the
-facts and the hash of the inputs are compared; a difference is an error.
+The rebuilding uses the same tables and the same view as the live leader, so a fold returns what the leader saw. The
+digest of the facts and the hash of the inputs are compared; a difference is an error.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,13 +1,10 @@
-"""The result of a simulation as data: the contract of `slipway simulate -o json`.
-Pure; `command.py` formats it as text.
+"""The result of a simulation as data: the contract of `slipway simulate -o json`. Pure.
 
-The usage of queues and users at the end of a simulation, and the shares that the queues then deserve. Pure.
+`command.py` formats it as text. The figures measure the quality of the schedule, over all its allocations;
+docs/scenarios.md explains them to users.
 
-Only for a pool with `fairShare`; the tree is the planner's own.
-
-Measures the quality of a simulated schedule, over all its allocations. Pure.
-
-Owns the definition of each figure; docs/scenarios.md explains them to users.
+For a pool with `fairShare` the answer has the usage of queues and users at the end, and the shares that the queues then
+deserve; the tree is the planner's own.
 """
 
 import math

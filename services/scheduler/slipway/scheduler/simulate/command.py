@@ -3,10 +3,9 @@
 Exit codes: 0 answered; 2 the file or the arguments are invalid (the message names the file and the path of the field);
 1 the planner broke one of its own rules. Standard output has the whole answer or nothing.
 
-Formats the result of a simulation as text for users: not wider than the terminal, and without repetitions. Pure.
-
-One row per allocation; below the rows the reasons of waiting allocations (grouped by reason), the evictions, the scores
-and the figures. Omitted lines are counted, and the JSON answer has them.
+The text for users is not wider than the terminal, and has no repetitions: one row per allocation; below the rows the
+reasons of waiting allocations (grouped by reason), the evictions, the scores and the figures. Omitted lines are
+counted, and the JSON answer has them.
 """
 
 import argparse

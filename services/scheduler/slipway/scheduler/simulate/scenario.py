@@ -3,7 +3,7 @@
 Owns the order of the checks of a scenario: as text (`slipway.yaml_reader`), field by field (`scenario_format.py`), then
 as a whole (`checks.py`).
 
-Warns about features of a scenario that the planner does not support, so that none is ignored silently.
+Features of a scenario that the planner does not support give warnings, so that none is ignored silently.
 """
 
 import math

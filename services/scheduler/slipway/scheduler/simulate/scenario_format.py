@@ -2,10 +2,9 @@
 
 docs/scenarios.md describes the format.
 
-The constraints of a scenario's role on nodes and other pods, in the shapes of Kubernetes, checked strictly.
-
-Owns the errors about affinities, spread constraints and selectors, each with the path of the field. The planner
-implements their meaning.
+Constraints of a role on nodes and other pods have the shapes of Kubernetes, and are checked strictly. Owns the errors
+about affinities, spread constraints and selectors, each with the path of the field. The planner implements their
+meaning.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The history of a live system's objects, from lists and watches, as evidence.
+"""The history of a live system's objects, from lists and watches, and the content of its streams, as evidence.
 
 This module owns the record and whether it is complete. It only reads. It must not know the checks.
 
@@ -10,13 +10,7 @@ Promises
 - The versions of an object that existed at the beginning start with that LIST (`starts_late`).
 Not promised: the history before `begin`, the writers of versions, and data that no server stores.
 
-Objects of any kind in the form of the audit: the whole spec and status, and the time of the last change.
-
-This module decides which parts of an object are read, and determines its last change. No IO.
-
-The content of a live system's streams, as evidence. It only reads.
-
-This module owns the paging and the concurrency. It must not know the checks.
+Of an object, evidence has the whole spec and status, and the time of the last change.
 """
 
 import asyncio

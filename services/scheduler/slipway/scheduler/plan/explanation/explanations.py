@@ -3,12 +3,11 @@
 Work that is alike waits for the same reason: there is one explanation per group. Each member's position in its queue is
 computed when it is read. The content does not change: the queue cursors that it reads are not moved any more.
 
-The clause about the nodes that pending work is confined to: how much of them is used, and by which queues.
-
-Owns which set of nodes and which resource the clause is about. The set is that of the first role that restricts its
-nodes (by selector or affinity) and has no feasible node. The resource is GPUs if the role requests GPUs, else cpu, and
-only if these nodes have less of it than the pool. There is a clause only when all of it is used, or when some queue
-uses more than its share. Changes nothing.
+Work that is confined to some nodes gets a clause about them: how much of them is used, and by which queues. Owns which
+set of nodes and which resource the clause is about. The set is that of the first role that restricts its nodes (by
+selector or affinity) and has no feasible node. The resource is GPUs if the role requests GPUs, else cpu, and only if
+these nodes have less of it than the pool. There is a clause only when all of it is used, or when some queue uses more
+than its share. Changes nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -6,21 +6,17 @@ pass quota, slots, ResourceQuotas and placement, and no other pending work may t
 change that fails the check is not offered. The check starts from the state after the plan, which includes the plan's
 admissions.
 
-The least that must be freed, and where, so that a gang has its places.
+The least that must be freed, and where, is found by a greedy search. Ranks that have a place use it. Each other rank is
+put on the node that it over-commits least (amounts as parts of the pool's total, summed). For a single rank the result
+is the minimum. For a gang it is an upper bound, which is checked by placing the gang. Only nodes that pass every filter
+except used amounts are considered, and never beyond allocatable.
 
-The search is greedy. Ranks that have a place use it. Each other rank is put on the node that it over-commits least
-(amounts as parts of the pool's total, summed). For a single rank the result is the minimum. For a gang it is an upper
-bound, which is checked by placing the gang. Only nodes that pass every filter except used amounts are considered, and
-never beyond allocatable.
+When freeing room cannot help, a cordon or a taint is the remedy. Each is tried by a real placement, with one more
+toleration in the pool's policy, and is offered only when the gang then has its places. Each cordoned node in the answer
+is necessary.
 
-Remedies for nodes when freeing room cannot help: nodes to uncordon, or a taint to tolerate.
-
-Each remedy is tried by a real placement, with one more toleration in the pool's policy, and is offered only when the
-gang then has its places. Each cordoned node in the answer is necessary.
-
-Rivals that might take what a change gives: by evicting or moving other work too, or by a reservation.
-
-Owns the nodes as they would be for a rival if all work that it may evict or move had left. That is more than preemption
+Rivals might take what a change gives, by evicting or moving other work too, or by a reservation. `RivalCheck` looks at
+the nodes as they would be for a rival if all work that it may evict or move had left. That is more than preemption
 would evict, and it ignores shares. A rival that has its places on these nodes might take the room, and then the change
 is not offered. Nothing here evicts or reserves.
 """

@@ -6,16 +6,14 @@ more ranks; each rung is computed when first needed. A row with a score of domai
 after each change. Invariant: after `refresh`, `total[i]` equals the value of a new row, INFEASIBLE where a filter
 refuses node i.
 
-Coupled ranks, whose nodes depend on the pods beside them: they are placed one by one, with new totals after each.
+Coupled ranks, whose nodes depend on the pods beside them, are placed one by one, with new totals after each. A request
+is coupled when it has a spread constraint or affinity terms, or an existing or placed pod has terms that match it. All
+other requests are filled in one pass (`fill.py`) and cost nothing here. Invariant: after filling, the usage is as
+before.
 
-Owns when a request is coupled: it has a spread constraint or affinity terms, or an existing or placed pod has terms
-that match it. All other requests are filled in one pass (`fill.py`) and cost nothing here. Invariant: after filling,
-the usage is as before.
-
-Which nodes refuse a rank, and why: the counts behind an explanation.
-
-Every node is counted once, at its first failing filter. The counts are for the first rank that found no place, with the
-gang's other ranks on the nodes that they would get.
+The counts behind an explanation say which nodes refuse a rank, and why. Every node is counted once, at its first
+failing filter. The counts are for the first rank that found no place, with the gang's other ranks on the nodes that
+they would get.
 """
 
 from collections.abc import Mapping

@@ -9,15 +9,11 @@ order of its roles is tried in other orders, with the blocked role first. Roles 
 placed in one domain together if one has room for all of them; otherwise each role gets a domain of its own. A topology
 of the whole gang is applied first: all roles are placed within one domain of it, as if the pool had no other nodes.
 
-The placement of one role of a gang: its placed ranks, or why they have no place.
+The placement of one role takes nothing from the what-if copy; the gang takes it, when a role has its places.
 
-Takes nothing from the what-if copy: the gang does, when a role has its places.
-
-Running elastic gangs that have fewer ranks than their count: which may grow, and which ranks are new.
-
-Owns how a running gang is represented on the what-if copy (its places are taken there already), and the numbers and
-devices of the added ranks. The planner decides when a gang grows.
-Invariant: a rank that has a place keeps it; a new rank has the lowest free number of its role.
+A running elastic gang that has fewer ranks than its count may grow; the planner decides when. Its places are taken on
+the what-if copy already. Invariant: a rank that has a place keeps it; a new rank has the lowest free number of its
+role.
 """
 
 from collections.abc import Iterable, Iterator

@@ -4,10 +4,9 @@ Owns the bookkeeping of one tick over usage, queues and job slots together, so t
 forgets another. Knows nothing of order: the planner chooses the next allocation. Invariant: what is taken for work that
 is then not admitted is given back whole, and what is removed for work that is then not placed is put back.
 
-The trace of a plan: the order in which it looked at allocations, and the best nodes of each. A `planner.Watch`.
-
-The trace only reads; the plan is the same with and without it. It is bounded, because it is stored for every recorded
-tick. A plan does not place again what its cache knows of an unchanged state, so two trails of one plan may differ.
+`PlanTrace` is the trace of a plan: the order in which it looked at allocations, and the best nodes of each. The trace
+only reads; the plan is the same with and without it. It is bounded, because it is stored for every recorded tick. A
+plan does not place again what its cache knows of an unchanged state, so two trails of one plan may differ.
 """
 
 from collections.abc import Collection, Iterator, Sequence

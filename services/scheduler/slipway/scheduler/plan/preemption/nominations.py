@@ -9,14 +9,11 @@ not start any more, it has run out, no leaving work can free its places, or work
 more right by a higher priority in the same queue; between queues, by a higher priority of the queue, or by a smaller
 share.
 
-The whole usage of an allocation on its nodes, booked for places that are promised and not yet used.
+Bookings are the usage of an allocation on its nodes, for places that are promised and not yet used. They tell whether
+promised and existing usage exceed a node together.
 
-Decides whether promised and existing usage exceed a node together. Knows no ledger decisions.
-
-The admissions of a plan that cannot start at once: they need room that its evictions, or leaving work, must release.
-
-Pure. How long a victim needs to leave is not known here. A simulation, in which evictions are instant, does not need
-this.
+Some admissions of a plan cannot start at once: they need room that its evictions, or leaving work, must release. How
+long a victim needs to leave is not known here. A simulation, in which evictions are instant, does not need this.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -7,12 +7,11 @@ of nodes tried, of domains, and of units.
 
 Each proposal has its units removed from the state, through the trial. The caller undoes proposals that it does not use.
 
-Which node costs least: what must be evicted from each node for one more rank, and how bad that is.
-
-On a node all eligible units are removed, least important first, and then put back as far as the rank still fits, most
-important first. The units that stay removed are a minimal set. The work of the queue that gives first (`victim_order`)
-is the least important; within a queue the order of victims decides. Nodes are compared as kube-scheduler does: lowest
-highest victim, lowest sum of priorities, fewest ranks, latest start among the highest, the order of victims, name.
+Which node costs least follows from what must be evicted there for one more rank, and how bad that is. On a node all
+eligible units are removed, least important first, and then put back as far as the rank still fits, most important
+first. The units that stay removed are a minimal set. The work of the queue that gives first (`victim_order`) is the
+least important; within a queue the order of victims decides. Nodes are compared as kube-scheduler does: lowest highest
+victim, lowest sum of priorities, fewest ranks, latest start among the highest, the order of victims, name.
 
 All nodes are computed at once, as columns; later only the nodes that were touched. Amounts are compared per resource
 and port. The placement decides whether the rank may really use the node.

@@ -13,23 +13,20 @@ permits by the shifted shares. So the past can only forbid; it permits nothing t
 Invariant: on an unchanged input, the queue that lost work by this rule may not take it back by the same rule. Without
 the lost work its share is not above the share of the queue that took it.
 
-Values of a queue's `preemption.withinQueue` and `preemption.reclaim`, which define what its work may preempt.
-
-The reclaim rule for the nodes that pending work is confined to.
-
-If its selector, affinity or tolerations leave work only some nodes, a queue may use no more than it deserves of the
-pool and still use more than its part of these nodes. Then work is taken from that queue, one unit after the other:
+A second rule is for the nodes that pending work is confined to. If its selector, affinity or tolerations leave work
+only some nodes, a queue may use no more than it deserves of the pool and still use more than its part of these nodes.
+Then work is taken from that queue, one unit after the other:
 
 - Each time the unit is from a queue that uses more than its part of the set, of a requested resource. Without the unit
   the queue still uses at least its part. Both hold for all queues up to where the branches of the two queues meet.
 - The claiming queue's share on the set afterwards is at most the victim queue's afterwards.
-- The same is true of their shares of the pool, so that the reclaim rule there does not take the work back.
+- The same is true of their shares of the pool, so that the first rule does not take the work back.
 - Work that is itself confined to other nodes is left to a queue that uses no more than its part of those nodes.
 
-Work that the reclaim rule allows to take (FIRST) may be taken as well, because a gang may need both.
-- A victim that is itself confined to other nodes is spared if its queue uses no more than its part of those nodes.
+Work that the first rule allows to take (FIRST) may be taken as well, because a gang may need both.
+
 Invariant: on an unchanged input, the queue that lost work by this rule may not take it back, neither by this rule on
-the same nodes nor by the reclaim rule.
+the same nodes nor by the first one.
 """
 
 from collections.abc import Collection, Mapping, Sequence

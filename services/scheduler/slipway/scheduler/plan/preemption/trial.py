@@ -2,7 +2,7 @@
 
 Invariant: `undo` leaves the state as it was found. A gang is removed whole, or down to its minimum and never below.
 
-From a proposal to an admission: check quota, place the preemptor, and put back victims that are not needed.
+A proposal becomes an admission in steps: check quota, place the preemptor, and put back victims that are not needed.
 
 Invariant: either the preemptor is placed, with no victim that could have stayed, or only the trial has changed, which
 its owner then undoes.

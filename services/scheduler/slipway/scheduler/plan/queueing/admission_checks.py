@@ -2,11 +2,9 @@
 
 Each check returns an Explanation, or None when its gate is open. The order of the checks is that of `Gate`.
 
-Whether the pods of a gang may be created, or a ResourceQuota of its namespace refuses them.
-
-Owns the use of each ResourceQuota in one tick: what Kubernetes has counted, what is admitted without pods yet, and what
-the plan admits. Knows nothing of queues. A gang passes only when all its pods fit. Otherwise two gangs could each
-create some of their pods and then wait for each other.
+A ResourceQuota of its namespace may refuse the pods of a gang. `NamespaceQuotas` counts the use of each quota in one
+tick: what Kubernetes has counted, what is admitted without pods yet, and what the plan admits. A gang passes only when
+all its pods fit. Otherwise two gangs could each create some of their pods and then wait for each other.
 
 Kubernetes counts with a delay. So admissions that are not released, whose pods may not exist yet, are added to its
 count, and the use is never less than what our admitted ranks request. A gang may therefore wait a moment longer than

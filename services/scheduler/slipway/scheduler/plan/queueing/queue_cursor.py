@@ -6,19 +6,17 @@ after the priority.
 
 Invariant: of each group, or of each user's members of it, the tick has processed a prefix; the other members wait.
 
-Which queue's head is next: a tournament through the queue tree, level by level.
-
-At each inner queue the heads of its children compete. The winner is the head whose branch would be left least above its
-due after that head's admission; it continues to the next level. So what one team of a department leaves unused is given
-to its other teams before it is given to another department.
+Which queue's head is next is decided by a tournament through the queue tree, level by level. At each inner queue the
+heads of its children compete. The winner is the head whose branch would be left least above its due after that head's
+admission; it continues to the next level. So what one team of a department leaves unused is given to its other teams
+before it is given to another department.
 
 Equal shares are decided by `ordering.head_key`, which depends on the head and its own queue. Where the pool counts past
 use, it comes right after the priority of the head's queue: the branch with less past use by weight wins. In a tree
 without inner queues the result is the plain order by share. Knows nothing of why a head is blocked.
 
 Costs O(depth x log queues) per step: an admission changes only the branches above its queue. A queue whose use
-decreases is entered again (`update`).
-Source: Kueue's fair-sharing tournament, Volcano's hdrf.
+decreases is entered again (`update`). Source: Kueue's fair-sharing tournament, Volcano's hdrf.
 """
 
 import heapq

@@ -15,14 +15,12 @@ root's quota nor to what queues deserve. Work on such a node is still counted as
 quota is larger by that amount while the work is there, since it uses no room on the other nodes.
 
 Invariants: `take` never refuses (it records what is); only `shortfall` judges. Callers pass amounts in base units.
-Inside, and in returned values, GPUs are counted in `GPU_UNITS`, since a rank may use a part of one (`counted`).
-Source: Kueue's cache/scheduler/resource_node.go for the borrowing arithmetic.
+Inside, and in returned values, GPUs are counted in `GPU_UNITS`, since a rank may use a part of one (`counted`). Source:
+Kueue's cache/scheduler/resource_node.go for the borrowing arithmetic.
 
-The queue tree as a shape: which queue is below which, what each owns and lends, and what each deserves.
-
-Owns the arithmetic that does not depend on use. Also decides which queues are set aside: queues whose parents form a
-circle or do not exist, and invalid queues. Nothing starts in a queue that is set aside, nor below it; for all other
-queues it does not exist. GPUs are counted in `GPU_UNITS`, since a rank may use a part of one.
+What does not depend on use is the shape of the tree: which queue is below which, what each owns and lends, and what
+each deserves. Some queues are set aside: queues whose parents form a circle or do not exist, and invalid queues.
+Nothing starts in a queue that is set aside, nor below it; for all other queues it does not exist.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set

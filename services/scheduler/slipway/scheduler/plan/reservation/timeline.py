@@ -4,10 +4,9 @@ Owns this shortcut and the conditions for it: for a head of one role, whether it
 nodes. The head is placed only at the instant that is found. Invariant: the result equals that of `search.earliest` over
 the same releases.
 
-The earliest known instant at which a blocked head has its places, on a timeline of releases.
-
-A few instants are tried one by one. Of many instants the first is found by halving, which assumes that a head that fits
-at one instant also fits later. In both cases the result is checked by placing the head there.
+It finds the earliest known instant at which a blocked head has its places. A few instants are tried one by one. Of many
+instants the first is found by halving, which assumes that a head that fits at one instant also fits later. In both
+cases the result is checked by placing the head there.
 """
 
 from collections.abc import Callable, Iterable, Sequence

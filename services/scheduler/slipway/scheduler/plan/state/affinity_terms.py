@@ -1,13 +1,12 @@
 """Parsed affinity terms and spread constraints: what a pod requires or prefers of the pods beside it. Pure data.
 
 Owns the parsing of `podAffinity`, `podAntiAffinity` and `topologySpreadConstraints`, as kube-scheduler reads them.
-`pod_index.py` counts the pods on each node. The filters and scores of the same names apply the terms.
-Source: kube-scheduler 1.37 framework/types.go (AffinityTerm), podtopologyspread/common.go.
+`pod_index.py` counts the pods on each node. The filters and scores of the same names apply the terms. Source:
+kube-scheduler 1.37 framework/types.go (AffinityTerm), podtopologyspread/common.go.
 
-Label selectors: parsed once, matched often. Pure data.
-
-A value without the shape of a selector matches nothing: the API server refuses such a pod, so nothing depends on it.
-Source: apimachinery's labels.Requirement; a null selector matches nothing, an empty selector matches everything.
+Label selectors are parsed once and matched often. A value without the shape of a selector matches nothing: the API
+server refuses such a pod, so nothing depends on it. Source: apimachinery's labels.Requirement; a null selector matches
+nothing, an empty selector matches everything.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

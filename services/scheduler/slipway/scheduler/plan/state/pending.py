@@ -1,22 +1,20 @@
 """Pending work in ordered groups, updated by deltas: a tick costs the number of groups, not the amount of work.
 
 A group contains pending work of one queue that differs only in its position, so what is true of its first member is
-true of all. The groups that are returned are immutable (`Members`). A put or a drop changes one block of its own
-group. Where the users of a queue take turns, a group also contains the members of each user, so that a tick finds the
-next one without a look at the others.
+true of all. The groups that are returned are immutable (`Members`). A put or a drop changes one block of its own group.
+Where the users of a queue take turns, a group also contains the members of each user, so that a tick finds the next one
+without a look at the others.
 
 Invariant: after any deltas the groups equal those of a new backlog with the same work.
 
-The members of a group in order, stored in blocks: a change costs one block, whatever the size of the group.
+The members of a group are stored in blocks, in order: a change costs one block, whatever the size of the group.
+`MemberList` is changed in place. `Members`, which it returns, never changes, and shares the unchanged blocks. The
+members after the first few are a view: nothing is copied for it.
 
-Owns the order and the blocks. `MemberList` is changed in place. `Members`, which it returns, never changes, and shares
-the unchanged blocks. The members after the first few are a view: nothing is copied for it.
-
-The order of pending work: a total order within a queue, and between the heads of queues.
-
-Within a queue, work that has aged comes first, the longest wait first. Then the order is by priority, position, the
-job's weight, the allocation's own priority, age and uid (`model/position.py`). A job that has a priority gives it to
-all its allocations. A job that has a position gives it to its allocations that have none of their own.
+The order of pending work is total. Within a queue, work that has aged comes first, the longest wait first. Then the
+order is by priority, position, the job's weight, the allocation's own priority, age and uid (`model/position.py`). A
+job that has a priority gives it to all its allocations. A job that has a position gives it to its allocations that have
+none of their own.
 
 Between queues (`queue_cursor.py`) the first head is the one that leaves its queue least above its deserved share. Then
 the order is by queue priority, the head's priority, age and name.

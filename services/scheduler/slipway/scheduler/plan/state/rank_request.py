@@ -2,7 +2,7 @@
 
 Ranks with equal requests share one RankRequest (equal `key`), and so share one feasibility row. Pure data.
 
-How many ranks of each role the smallest gang that may start has, and what they use. Pure.
+The smallest gang that may start has so many ranks of each role, and so much use, as its minima require.
 """
 
 from collections.abc import Hashable

@@ -12,7 +12,7 @@ import pytest
 from slipway.api.http.endpoint import Endpoint
 from tests.support.api_world import ApiWorld
 from tests.support.watchdog import Watchdog
-from tests.unit.api.test_bad_input_matrix import BY_BODY, an_allocation, judge, path_of
+from tests.unit.api.http.test_bad_input_matrix import BY_BODY, an_allocation, judge, path_of
 
 Json = dict[str, Any]
 STEP_S, TRIES = 0.05, 3

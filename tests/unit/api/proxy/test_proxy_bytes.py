@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from slipway.runtime.http_server import WS_MESSAGE_BYTES_MAX
 from tests.support.api_world import ApiWorld
-from tests.unit.api.test_proxy import served
+from tests.unit.api.proxy.test_proxy import served
 
 
 @asynccontextmanager

@@ -41,8 +41,8 @@ from slipway.streams.memory_side import MemoryStreams
 from tests.support.access import Teams, served_by, teams_world
 from tests.support.api_world import api_world
 from tests.support.clock import FakeClock
-from tests.unit.api.test_login import BROWSER, DOMAIN, HOST, OWN, a_workload, code_of, cookie_of, echo, log_in, raw
-from tests.unit.api.test_proxy import served
+from tests.unit.api.auth.test_login import BROWSER, DOMAIN, HOST, OWN, a_workload, code_of, cookie_of, echo, log_in, raw
+from tests.unit.api.proxy.test_proxy import served
 
 FETCH = {"Accept": "application/json"}
 

@@ -24,7 +24,7 @@ from slipway.model.lifecycle import Event
 from tests.support.access import CANARY, Teams, teams_world
 from tests.support.api_world import ApiWorld
 from tests.support.clock import FakeClock
-from tests.unit.api.test_proxy import served
+from tests.unit.api.proxy.test_proxy import served
 
 DOMAIN = "apps.localhost"
 HOST = "localhost"

@@ -28,7 +28,7 @@ from slipway.sdk.commands import CommandOutput, CommandResult, RankCommand, inpu
 from tests.support.access import teams_world
 from tests.support.api_world import ApiWorld, api_world
 from tests.support.clock import wait_until
-from tests.unit.api.test_proxy import served
+from tests.unit.api.proxy.test_proxy import served
 
 Json = dict[str, Any]
 

@@ -30,7 +30,7 @@ from slipway.model.lifecycle import Kind
 from slipway.model.tcp_tunnel import EOF, PROTOCOL
 from tests.support.api_world import ApiWorld, api_world
 from tests.support.clock import wait_until
-from tests.unit.api.test_proxy import a_running_workload, served
+from tests.unit.api.proxy.test_proxy import a_running_workload, served
 
 TUNNEL = [Subprotocol(PROTOCOL)]
 CONNECTIONS = Path("/proc/net/tcp")

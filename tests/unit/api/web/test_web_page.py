@@ -20,7 +20,7 @@ from tests.support.access import teams_world
 from tests.support.api_world import ApiWorld
 
 FOLDER = Path(assets.__file__).parents[1] / "pages"
-PAGE_TYPES = Path(__file__).parents[3] / "tools" / "pages"
+PAGE_TYPES = Path(__file__).parents[4] / "tools" / "pages"
 FIRST_BYTES_MAX = 80 * 1024
 """The part of the 120 KiB on the wire for the files of the first page; heads of answers and data have the rest."""
 ALL_BYTES_MAX = 350 * 1024
