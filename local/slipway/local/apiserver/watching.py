@@ -75,8 +75,9 @@ async def watch(
     try:
         cursor = query.version
         if cursor == 0 or query.sends_initial:
-            yield b"".join(_initial(core, query, matches, encode))
-            cursor = core.version
+            # The state and its version are read together: objects may change while the client takes the first chunk.
+            chunk, cursor = b"".join(_initial(core, query, matches, encode)), core.version
+            yield chunk
         else:
             yield b""
         while not wakers.is_closed and core.registry.get(kind.resource) is not None:
