@@ -7,11 +7,9 @@ Invariants: the epoch and the tick never fall; a decision is in the ledger befor
 the epoch in which it was made. It leaves only when the leader has seen its effect, or knows an irreversible fact that
 makes it impossible.
 
-A plan becomes entries of the ledger: admissions, nominations, and which of them are committed together. Pure. Owns only
-the conversion: the planner decides, and `ledger.py` encodes.
-
-Invariant: an allocation that needs the room of an eviction is nominated, and is admitted only after that room is free.
-An eviction and its nomination are committed together or not at all.
+A plan becomes entries of the ledger: admissions, nominations, and which of them are committed together. The planner has
+decided them. Invariant: an allocation that needs the room of an eviction is nominated, and is admitted only after that
+room is free. An eviction and its nomination are committed together or not at all.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

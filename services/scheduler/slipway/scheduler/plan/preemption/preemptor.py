@@ -5,8 +5,8 @@ may preempt or reclaim, and work that may be moved to other nodes. Each attempt 
 undone when it does not lead to a place. The placement itself (`gang.place`) and the quota checks decide in the end.
 Sets of victims are minimal: none of them can be put back.
 
-Owns the choice between these possibilities. Other modules decide how nodes are compared (`search`), the order of
-victims (`victims`), the reclaim rule (`reclaim_rule`, `confined_claim`) and the rules on history (`loop_guard`).
+Owns the choice between these possibilities. Other modules decide how nodes are compared (`proposal.py`), the order of
+victims (`victims.py`), and what one queue may take from another (`reclaim_rule.py`).
 
 The loop guard prevents loops and chains of evictions. Its rules depend on history only, and apply whatever the policy
 of a queue is. It protects work that was preempted too often, work that displaced the preemptor, and work that the same

@@ -1,9 +1,9 @@
 """Proposals: the units to evict so that an allocation might have its places, the best proposal first.
 
-For each rank in turn, free nodes are used first; then the node that costs least is cleared (`search`). A role that must
-be in one domain is tried in each domain. A proposal may not be enough, because something other than room refuses the
-node. Then units are removed in the order of eviction until the placement itself succeeds. Work is bounded by the number
-of nodes tried, of domains, and of units.
+For each rank in turn, free nodes are used first; then the node that costs least is cleared. A role that must be in one
+domain is tried in each domain. A proposal may not be enough, because something other than room refuses the node. Then
+units are removed in the order of eviction until the placement itself succeeds. Work is bounded by the number of nodes
+tried, of domains, and of units.
 
 Each proposal has its units removed from the state, through the trial. The caller undoes proposals that it does not use.
 

@@ -9,9 +9,9 @@ Invariant: built from the snapshot alone. Work that is leaving, that was only ju
 is in no unit.
 
 The queue that gives next is the one that is furthest above its share, after what was taken already. Owns the order
-between queues; within a queue the order of victims applies (`victims`). Queues are compared from the top of the tree:
-first the departments, then the queues in them. The work of the preemptor's own queue comes last. The reclaim rule, not
-this module, decides which work may be taken.
+between queues; within a queue the order of the units applies. Queues are compared from the top of the tree: first the
+departments, then the queues in them. The work of the preemptor's own queue comes last. The reclaim rule, not this
+module, decides which work may be taken.
 """
 
 import heapq

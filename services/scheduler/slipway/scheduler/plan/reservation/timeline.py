@@ -1,11 +1,11 @@
 """The ends of running work as columns, so that the search for a head's start tests most instants with numbers alone.
 
-Owns this shortcut and the conditions for it: for a head of one role, whether it fits at an instant is then a sum over
-nodes. The head is placed only at the instant that is found. Invariant: the result equals that of `search.earliest` over
-the same releases.
+Owns this shortcut (`Timeline`) and the conditions for it: for a head of one role, whether it fits at an instant is then
+a sum over nodes. The head is placed only at the instant that is found. Invariant: the result equals that of `earliest`
+over the same releases.
 
-It finds the earliest known instant at which a blocked head has its places. A few instants are tried one by one. Of many
-instants the first is found by halving, which assumes that a head that fits at one instant also fits later. In both
+`earliest` finds the first known instant at which a blocked head has its places. A few instants are tried one by one. Of
+many instants the first is found by halving, which assumes that a head that fits at one instant also fits later. In both
 cases the result is checked by placing the head there.
 """
 
