@@ -3,9 +3,9 @@
 Owns alignment, truncation and line breaks. The last column of a table that is too wide is cut. A sentence is wrapped
 and never cut.
 
-A text needs a number of terminal columns, and is cut or padded to a number of columns. Letters of East Asian scripts
-and emoji need two columns. Accents and other marks need none, because they are drawn on the letter before them. A
-letter with its marks, and an emoji of several characters, are never split.
+This module computes how many terminal columns a text needs, and cuts or pads texts to a number of columns. Letters of
+East Asian scripts and emoji need two columns. Accents and other marks need none, because they are drawn on the letter
+before them. A letter with its marks, and an emoji of several characters, are never split.
 
 Source: Unicode Standard Annex 11 (East Asian Width), Unicode Technical Standard 51 (emoji sequences).
 """

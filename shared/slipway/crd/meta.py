@@ -2,7 +2,7 @@
 
 Wire structs: camelCase on the wire, unknown fields are ignored (the server may know more than we do).
 
-All wire structs of the custom resources have one base, and some types are shared by several.
+This module has the base of all wire structs of the custom resources, and the types that several of them share.
 """
 
 from typing import Annotated, Any

@@ -6,9 +6,9 @@ Pure, except that it reads the texts of our programs once.
 Invariants: never a nodeName; restartPolicy Never; no service links; no account token; no value of the user overrides a
 `SLIPWAY_*` variable. All other fields of the user's template stay unchanged.
 
-Our Python files: a pod gets a folder of them, to run beside or instead of the user's program, as `python -I <folder>
-<name>` (see `crd/kinds.py`). They are read from the installed package and never imported. Invariant: every replica of
-one version produces the same bytes, so that the hash of an attempt's objects is the same.
+Our Python files: a pod gets a folder of them, to run beside or instead of the user's program, as
+`python -I <folder> <name>` (see `crd/kinds.py`). They are read from the installed package and never imported.
+Invariant: every replica of one version produces the same bytes, so that the hash of an attempt's objects is the same.
 
 A pod that kube-scheduler binds has a scheduling gate that delays it, and a node affinity that allows only one node. The
 pod worker removes the gate.

@@ -1,4 +1,4 @@
-"""Conversion of values to stream fields and back, and the rule which entry may follow in an allocation's stream.
+"""Conversion of values to stream fields and back, and the rule for the next entry of an allocation's stream.
 
 Only this module knows the fields of an entry. It owns the wire format: CloudEvents 1.0 in binary mode for events, small
 versioned field maps for the rest. It must not know Redis or IO. Decoded data may be hostile: each function returns a

@@ -23,7 +23,7 @@ RUNS = an_allocation(2).assigned().released().running()
         (RUNS.killed(), [a_pod(0).running(), a_pod(1).running()], True),
     ],
 )
-def test_what_may_have_changed_while_nobody_looked(
+def test_what_may_have_changed_while_no_watcher_ran(
     story: AllocationStory, pods: list[PodStory], *, is_unsettled: bool
 ) -> None:
     """A start looks first at allocations whose pods show more than their record, and at those that have to stop."""

@@ -12,6 +12,7 @@ from slipway.kube.statuses import put_status
 from slipway.model import ids
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Reason, Result
+from slipway.runtime.service import ServiceStop
 from tests.support.small_cluster import look
 from tests.support.watcher_harness import WatcherHarness, play
 
@@ -169,6 +170,39 @@ def test_a_lost_node_restarts_its_gang_elsewhere() -> None:
         assert second.status.restarts == 0
 
     play(story)
+
+
+def test_a_start_writes_first_what_has_ended_while_no_watcher_ran() -> None:
+    """While no watcher runs, the limit of `a` is lowered and the pod of `b` ends. The next watcher writes the end of
+    `b` before the new deadline of `a`, although every LIST has `a` first."""
+
+    async def story(harness: WatcherHarness) -> None:
+        stops = [ServiceStop(), ServiceStop()]
+        first = asyncio.ensure_future(harness.run(harness.watcher, stops[0]))
+        for name, node in (("a", "n0"), ("b", "n1")):
+            await harness.launch(node, name=name, maxRuntime="1h")
+            await harness.until(is_running, "running", name=name)
+        stops[0].set()
+        await first
+        harness.kubelet.is_away.add("n0")
+        harness.kubelet.runs_s = {0: 0.0}
+        await harness.kube.patch(ALLOCATIONS, "a", {"spec": {"maxRuntimeOverride": "30m"}}, namespace="default")
+        for _ in range(400):
+            if any(pod.status.phase == "Succeeded" for pod in await harness.pods()):
+                break
+            await asyncio.sleep(0.1)
+        written: list[str] = []
+        harness.core.subscribe(
+            lambda change: written.append(change.key[1]) if change.resource.startswith("allocations.") else None
+        )
+        second = asyncio.ensure_future(harness.run(harness.another("two"), stops[1]))
+        await harness.until(has_ended, "the end of b", name="b")
+        await harness.until(lambda _: "a" in written, "the new deadline of a", name="a")
+        assert written[0] == "b"
+        stops[1].set()
+        await second
+
+    play(story, watches=False)
 
 
 def test_a_deleted_allocation_is_torn_down_before_it_goes() -> None:

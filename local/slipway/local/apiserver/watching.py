@@ -7,7 +7,7 @@ client's speed.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 
 import msgspec
 
@@ -64,7 +64,7 @@ class Wakers:
 
 async def watch(
     core: ClusterCore, wakers: Wakers, query: WatchQuery, encode: EventEncoder, *, bookmark_interval_s: float
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes]:
     """Yield chunks of whole lines. Raises: StatusError 400, only before the first chunk."""
     kind = query.kind
     matches = selector(query.labels, query.fields, kind.readers)

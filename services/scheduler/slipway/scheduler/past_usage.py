@@ -1,9 +1,9 @@
 """Reads past usage for the leader of a pool: of queues and users for fair shares, of queues for their budgets.
 
-Both read the allocations, then the daily totals that the watcher writes (decision 18), at intervals. Between two reads
-the GPUs that are held in the leader's own tables are counted as used, without a call. For fair shares only days that
-may have grown are read again after the first read. Nothing is stored outside the process: a new leader reads what the
-old one would have read.
+Both kinds are read at intervals: from the allocations, then from the daily totals that the watcher writes (decision
+18). Between two reads the GPUs that are held in the leader's own tables are counted as used, without a call. For fair
+shares only days that may have grown are read again after the first read. Nothing is stored outside the process: a new
+leader reads what the old one would have read.
 
 Promises: when a read fails, the figures of the last read stay; a pool without `fairShare` and without budgets costs no
 call.

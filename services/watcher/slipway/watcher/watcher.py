@@ -241,7 +241,7 @@ class Watcher:
         self._round += 1
         self._dispatch.enqueue_all(steady=self._round % FULL_ROUND == 0)
         if self._round == 1:
-            # The first LISTs have queued every allocation: what happened while nobody looked comes first.
+            # The first LISTs have queued every allocation. Those that have changed while no watcher ran come first.
             self.queue.put_first(self.informers.is_unsettled)
         allocations = self.informers.allocations.items()
         telemetry.STUCK.set(sum(map(self._is_stuck, allocations)) if self.role.is_primary else 0)

@@ -3,7 +3,7 @@
 This module owns the reads and their meaning. The times of a lease come from its holder's clock. So a lease that looks
 old is read twice before it is reported as old.
 
-The condition of a Redis server gives findings too.
+`judge_redis` returns the findings about the condition of a Redis server.
 """
 
 import re

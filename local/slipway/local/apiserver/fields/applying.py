@@ -1,7 +1,7 @@
 """One apply request: its required content, and the wording of its refusals.
 
-Owns the checks of an applied document against its path and its shape, the rule for objects of a client-side `kubectl
-apply`, and the wording of conflicts. Knows no store. Invariant: a conflicting apply changes nothing.
+Owns the checks of an applied document against its path and its shape, the rule for objects of a client-side
+`kubectl apply`, and the wording of conflicts. Knows no store. Invariant: a conflicting apply changes nothing.
 
 Source: k8s.io/apimachinery/pkg/util/managedfields, k8s.io/apiserver/pkg/endpoints/handlers (behaviour, v1.37).
 

@@ -8,7 +8,7 @@ earlier one.
 Promises: work that passes never makes a start later. Work that had its turn before the head and ranks no lower may
 still take the head's places; the reservation is then made again.
 
-A reservation also tells whether work that starts now would delay it.
+`allows` tells whether a reservation is kept if other work starts now.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -2,7 +2,8 @@
 
 Ranks with equal requests share one RankRequest (equal `key`), and so share one feasibility row. Pure data.
 
-The smallest gang that may start has so many ranks of each role, and so much use, as its minima require.
+`targets` returns how many ranks of each role the smallest gang that may start has; `smallest_demand` returns what they
+use.
 """
 
 from collections.abc import Hashable

@@ -6,9 +6,9 @@ usage cannot be released as numbers alone: shares of a GPU, devices with unknown
 
 Invariant: `free` leaves a usage as `NodeUsage.charge(..., -1)` of each of its rows would.
 
-The latest end of running work is given as far as it is known. A run limit (`maxRuntime`) begins when the attempt runs.
-Work without a limit may run for ever, so no plan relies on its places. Work that is being stopped leaves as soon as it
-can, and is treated as almost gone. What is overdue ends now.
+`known_end` returns the latest end of running work, as far as it is known. A run limit (`maxRuntime`) begins when the
+attempt runs. Work without a limit may run for ever, so no plan relies on its places. Work that is being stopped leaves
+as soon as it can, and is treated as almost gone. What is overdue ends now.
 """
 
 from collections.abc import Callable, Iterable
