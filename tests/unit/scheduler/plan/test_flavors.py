@@ -167,8 +167,8 @@ def test_a_closed_flavor_stays_closed_until_use_of_it_is_given_back() -> None:
     tree = queue_tree(snapshot)
     choices = FlavorChoices(snapshot, tree)
     group = snapshot.groups[0]
-    h100, a100 = choices.of(group.sample, group)
-    one = h100.demand.amounts
+    h100, a100 = choices.of(group)
+    one = h100.group.demand.amounts
     tree.take("default", one, preemptible=True)
     assert choices.likely(group.sample, group).flavor == "a100"
     assert choices.is_known_closed(group.sample, h100)

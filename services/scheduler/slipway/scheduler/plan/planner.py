@@ -328,7 +328,7 @@ class _Tick:
             key = head_key(cursor.queue, head, self.snapshot.job_of(head))
             demand = group.demand
             if self.flavors.is_any:
-                demand = self.flavors.likely(head, group).demand
+                demand = self.flavors.likely(head, group).group.demand
             if group.is_leaving:
                 demand = demand - Resources(self.taken_down[head.uid].used)
             self.tournament.enter(cursor.queue.name, demand.amounts, key)
@@ -402,16 +402,19 @@ class _Tick:
 
     def _start_in_a_flavor(self, queue: QueueFact, fact: AllocationFact, group: PendingGroup) -> Explanation | None:
         """Admit it in the first flavor that the queue's policy permits; otherwise return why no flavor works."""
-        choices = self.flavors.of(fact, group)
+        choices = self.flavors.of(group)
         whys: dict[int, Explanation] = {}
-        is_patient, is_keen = queue.when_can_borrow == TRY_NEXT, queue.when_can_preempt == PREEMPT
-        later = [number for number, each in enumerate(choices) if is_patient and self.flavors.would_borrow(each)]
+        is_keen = queue.when_can_preempt == PREEMPT
+        later: list[int] = []
+        if queue.when_can_borrow == TRY_NEXT:
+            later = [number for number, each in enumerate(choices) if self.flavors.would_borrow(each)]
         tried: set[int] = set()
         order = (*(each for each in range(len(choices)) if each not in later), *later)
         for number in order:
-            if not is_keen and self.flavors.is_known_closed(fact, choices[number]):
+            choice = choices[number]
+            if not is_keen and self.flavors.is_known_closed(fact, choice):
                 continue
-            bound = self._with_windows(choices[number].fact, choices[number].group)
+            bound = self._with_windows(choice.of(fact), choice.group)
             why = self._try(*bound)
             if why is None:
                 return None
@@ -422,13 +425,13 @@ class _Tick:
                     return None
         for number in order:
             if number not in whys:
-                why = self._try(*self._with_windows(choices[number].fact, choices[number].group))
+                why = self._try(*self._with_windows(choices[number].of(fact), choices[number].group))
                 if why is None:
                     return None
                 whys[number] = why
         for number, choice in enumerate(choices):
             if number not in tried and self._use_room_of_others(
-                *self._with_windows(choice.fact, choice.group), whys[number]
+                *self._with_windows(choice.of(fact), choice.group), whys[number]
             ):
                 return None
         if len(choices) == 1 and choices[0].flavor is None:
@@ -448,7 +451,7 @@ class _Tick:
         """Return the first allocation of each of the next groups of a queue, in order."""
         if not self.flavors.is_any:
             return cursor.upcoming(FORESEEN_MAX)
-        return [self.flavors.likely(*each).fact for each in cursor.upcoming_of_groups(FORESEEN_MAX)]
+        return [self.flavors.likely(*each).of(each[0]) for each in cursor.upcoming_of_groups(FORESEEN_MAX)]
 
     def _deferred(self, admits: tuple[Admit, ...], evicted: tuple[Evict, ...]) -> frozenset[str]:
         if not evicted and not any(admit.victims for admit in admits):
@@ -469,8 +472,8 @@ class _Tick:
             return False
         if fact.uid in self.reserved or not self.reservations.is_entitled(fact):
             return True
-        choices = [each.fact for each in self.flavors.of(fact, group)] if self.flavors.is_any else [fact]
-        likely = self.flavors.likely(fact, group).fact if self.flavors.is_any else fact
+        choices = [each.of(fact) for each in self.flavors.of(group)] if self.flavors.is_any else [fact]
+        likely = self.flavors.likely(fact, group).of(fact) if self.flavors.is_any else fact
         return self.reservations.make(likely) or any(self.reservations.can_ever_start(each) for each in choices)
 
     def _reserve_quota(self, cursor: QueueCursor, fact: AllocationFact, group: PendingGroup, why: Explanation) -> None:
@@ -478,7 +481,7 @@ class _Tick:
         if fact.uid in self.reserved:
             return
         self.reserved.add(fact.uid)
-        demand = self.flavors.likely(fact, group).demand if self.flavors.is_any else group.demand
+        demand = self.flavors.likely(fact, group).group.demand if self.flavors.is_any else group.demand
         if cursor.queue.reclaim != "Any" and why.gate is not Gate.BEHIND_RESERVATION:
             self.state.tree.reserve(cursor.queue.name, demand.amounts)
 

@@ -92,9 +92,10 @@ class RemedyOffers:
         return explain.with_change(why, change, self._domain(fact, change or ()))
 
     def _past_reservations(self, fact: AllocationFact, change: tuple[Remedy, ...] | None) -> tuple[Remedy, ...] | None:
-        """Return `change` with the condition that reserved room requires; None when there is no such change.
+        """Return `change`, extended so that it delays no reserved start; None when that is impossible.
 
-        The change may free nothing, and `fact` must end before the reservation begins.
+        If `fact` might delay one, the change must free no room, and must include a run limit that ends `fact` before
+        that start.
         """
         if change is None or self._reservations is None or not self._reservations.may_delay(fact):
             return change
@@ -139,7 +140,7 @@ class RemedyOffers:
         return closed_gate(free, self._snapshot, self._standing.tree, self._now) is None
 
     def _is_behind(self, order: WorkKey | None, fact: AllocationFact) -> bool:
-        """Whether strict order puts other work before it; that work would use the change, or still block it."""
+        """Whether work waits before `fact` in a queue with strict order; it would use the change, or still block it."""
         cursor = self._cursors.get(fact.queue)
         if cursor is None or cursor.queue.ordering != STRICT:
             return False
@@ -195,7 +196,7 @@ class RemedyOffers:
         """Return (shape, `fact`) in each flavor that it accepts; work with equal shapes fits the same nodes."""
         found = [(group.shape, fact)]
         if self._flavors is not None:
-            found = [(each.group.shape, each.fact) for each in self._flavors.of(fact, group)]
+            found = [(each.group.shape, each.of(fact)) for each in self._flavors.of(group)]
         if self._windows is None:
             return found
         bound = [(shape, self._windows.with_closed(each)) for shape, each in found]

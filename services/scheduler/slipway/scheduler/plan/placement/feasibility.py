@@ -201,13 +201,18 @@ class FeasibilityRow:
             self._read_again()
             return
         nodes = sorted(set(touched[self._cursor :]))
-        fresh = np.array(nodes, dtype=np.int64)
         self._cursor = len(touched)
-        if self._height.size:
-            self._height[fresh] = _OFF_LADDER
         was_coupled = self.is_coupled
         if self._terms != len(self.usage.pod_index.terms):
             self._find_coupling()
+        if not self.is_coupled and not was_coupled:
+            # What is used on a node that the static filters refuse has no effect on an uncoupled row.
+            nodes = [node for node in nodes if self.passed[node]]
+            if not nodes:
+                return
+        fresh = np.array(nodes, dtype=np.int64)
+        if self._height.size:
+            self._height[fresh] = _OFF_LADDER
         if self.is_coupled:
             self._update_coupled(fresh if was_coupled else EVERY)
         elif len(nodes) > RECALLED_MAX or not self._update_from_cache(nodes):

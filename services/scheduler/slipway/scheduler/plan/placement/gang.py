@@ -9,7 +9,7 @@ order of its roles is tried in other orders, with the blocked role first. Roles 
 placed in one domain together if one has room for all of them; otherwise each role gets a domain of its own. A topology
 of the whole gang is applied first: all roles are placed within one domain of it, as if the pool had no other nodes.
 
-The placement of one role takes nothing from the what-if copy; the gang takes it, when a role has its places.
+`place_role` only finds places: it leaves the what-if copy unchanged. Its caller takes the places.
 
 A running elastic gang that has fewer ranks than its count may grow; the planner decides when. Its places are taken on
 the what-if copy already. Invariant: a rank that has a place keeps it; a new rank has the lowest free number of its
@@ -80,6 +80,7 @@ class PlacementFailure(msgspec.Struct, frozen=True):
 def place_role(
     whatif: WhatIf, row: FeasibilityRow, role: RoleFact, want: int, within: Bools | None
 ) -> PlacedRole | PlacementFailure:
+    """Return places for up to `want` ranks of one role, at least its minimum; or why there are none. Takes nothing."""
     if want == 0:
         return PlacedRole(role, row, [], within)
     if role.topology is None:
@@ -152,6 +153,8 @@ class PlacedGang(msgspec.Struct, frozen=True):
 
     def demand(self) -> Resources:
         """Return what the placed ranks use in total."""
+        if len(self.parts) == 1 and len(self.parts[0].nodes) == 1:
+            return quota_of(self.parts[0].role)
         return total(quota_of(part.role) * len(part.nodes) for part in self.parts)
 
     def placements(self) -> dict[int, int]:
@@ -368,7 +371,7 @@ def _place_roles(
 
 
 def _next_order(order: tuple[int, ...], short: int, tried: set[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the order with the blocked role first; if that was tried, the first order by number that was not."""
+    """Return the order with the blocked role first; if it was tried already, the first untried permutation."""
     ahead = (short, *(index for index in order if index != short))
     if ahead not in tried:
         return ahead
@@ -451,7 +454,7 @@ def may_grow(holding: Holding, now: float) -> bool:
     fact = holding.allocation
     is_below = fact.is_elastic and len(holding.admitted) < fact.rank_count
     is_leaving = bool(holding.leaving) or not set(fact.leaving_ranks) <= set(fact.left_ranks)
-    # When a rank has ended well, the other ranks are about to end too.
+    # When a rank has ended with success, the other ranks are about to end too.
     is_ending = not holding.admitted.keys() - holding.charges.keys() <= set(fact.failed_ranks)
     is_whole = fact.phase is Phase.RUNNING and fact.is_wanted and not (is_leaving or holding.is_growing)
     return is_below and is_whole and not is_ending and fact.grows_after <= now

@@ -18,44 +18,19 @@ from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 BORROW, PREEMPT, TRY_NEXT = "Borrow", "Preempt", "TryNextFlavor"
 
 
-class _GroupFlavor(msgspec.Struct, frozen=True):
-    """One flavor that a group accepts."""
+class FlavorChoice(msgspec.Struct, frozen=True, eq=False):
+    """One flavor that the members of a group accept, or all nodes when they accept no flavor by name."""
 
-    flavor: str
+    flavor: str | None
+    """the flavor; None when the work may use every node"""
     roles: tuple[RoleFact, ...]
-    demand: Resources
+    """the roles of a member, confined to the nodes of the flavor"""
+    group: PendingGroup
+    """the group, with the shape and the demand of its members in this flavor"""
 
-
-class FlavorChoice:
-    """Work in one of the flavors that it accepts; what a flavor changes is computed when it is read."""
-
-    def __init__(self, fact: AllocationFact, group: PendingGroup, known: _GroupFlavor | None = None) -> None:
-        self._fact = fact
-        self._group = group
-        self._known = known
-
-    @property
-    def flavor(self) -> str | None:
-        """The flavor; None when the work may use every node."""
-        return None if self._known is None else self._known.flavor
-
-    @property
-    def demand(self) -> Resources:
-        """The demand of the work in this flavor."""
-        return self._group.demand if self._known is None else self._known.demand
-
-    @property
-    def fact(self) -> AllocationFact:
-        """The work, confined to the nodes of the flavor."""
-        return self._fact if self._known is None else msgspec.structs.replace(self._fact, roles=self._known.roles)
-
-    @property
-    def group(self) -> PendingGroup:
-        """Its group, with the demand of one of its members in this flavor."""
-        if self._known is None:
-            return self._group
-        shape = self._group.shape + self._known.flavor.encode()
-        return msgspec.structs.replace(self._group, shape=shape, demand=self._known.demand)
+    def of(self, fact: AllocationFact) -> AllocationFact:
+        """Return `fact`, a member of the group, confined to the nodes of the flavor."""
+        return fact if self.flavor is None else msgspec.structs.replace(fact, roles=self.roles)
 
 
 class FlavorChoices:
@@ -66,30 +41,43 @@ class FlavorChoices:
         self._tree = tree
         self.is_any = bool(snapshot.pool.flavors)
         """whether the pool has flavors"""
-        self._known: dict[tuple[str, bytes], list[_GroupFlavor]] = {}
-        """{(queue, shape of a group): the flavors that it accepts}"""
+        self._roles: dict[tuple[str, bytes], list[tuple[str, tuple[RoleFact, ...], Resources]]] = {}
+        """{(queue, shape of a group): (flavor, the roles in it, the demand in it) of each flavor that it accepts}"""
+        self._choices: dict[int, tuple[PendingGroup, list[FlavorChoice]]] = {}
+        """{id of a group: (the group, its choices)}"""
         self._told: dict[bytes, str] = {}
         """{group: the flavor that its explanation is about}"""
         self._closed: dict[tuple[str, bool, int], tuple[int, Resources]] = {}
         """{(queue, preemptible, id of a demand): (`given_back` of the tree when it did not fit, the demand)}"""
 
-    def of(self, fact: AllocationFact, group: PendingGroup) -> list[FlavorChoice]:
-        """Return the choices to try for a member of `group`, in order; never empty."""
-        known = self._of_group(group)
-        return [FlavorChoice(fact, group, each) for each in known] or [FlavorChoice(fact, group)]
+    def of(self, group: PendingGroup) -> list[FlavorChoice]:
+        """Return the choices to try for the members of `group`, in order; never empty."""
+        known = self._choices.get(id(group))
+        if known is not None and known[0] is group:
+            return known[1]
+        choices = [
+            FlavorChoice(
+                flavor, roles, msgspec.structs.replace(group, shape=group.shape + flavor.encode(), demand=demand)
+            )
+            for flavor, roles, demand in self._of_shape(group)
+        ] or [FlavorChoice(None, group.sample.roles, group)]
+        self._choices[id(group)] = (group, choices)
+        return choices
 
     def likely(self, fact: AllocationFact, group: PendingGroup) -> FlavorChoice:
         """Return the first choice that quota permits; the first of all when quota permits none."""
-        choices = self.of(fact, group)
+        choices = self.of(group)
         if len(choices) > 1:
-            return next((each for each in choices if not self.is_closed(fact, each)), choices[0])
+            for each in choices:
+                if not self.is_closed(fact, each):
+                    return each
         return choices[0]
 
     def is_closed(self, fact: AllocationFact, choice: FlavorChoice) -> bool:
         """Whether quota does not permit `fact` in the flavor of `choice` now."""
         if self.is_known_closed(fact, choice):
             return True
-        demand = choice.demand
+        demand = choice.group.demand
         if self._tree.shortfall(fact.queue, demand.amounts, preemptible=fact.preemptible) is None:
             return False
         self._closed[fact.queue, fact.preemptible, id(demand)] = (self._tree.given_back, demand)
@@ -97,12 +85,12 @@ class FlavorChoices:
 
     def is_known_closed(self, fact: AllocationFact, choice: FlavorChoice) -> bool:
         """Whether `is_closed` has returned True and still would: only use that is given back opens a flavor again."""
-        known = self._closed.get((fact.queue, fact.preemptible, id(choice.demand)))
+        known = self._closed.get((fact.queue, fact.preemptible, id(choice.group.demand)))
         return known is not None and known[0] == self._tree.given_back
 
     def would_borrow(self, choice: FlavorChoice) -> bool:
         """Whether its queue would then use more GPUs than it deserves, of all GPUs or of that flavor."""
-        return self._tree.would_borrow(choice.fact.queue, choice.demand.amounts)
+        return self._tree.would_borrow(choice.group.sample.queue, choice.group.demand.amounts)
 
     def set_explained(self, group: PendingGroup, flavor: str | None) -> None:
         """Record that the explanation of `group` is about `flavor`."""
@@ -111,26 +99,25 @@ class FlavorChoices:
 
     def explained(self, fact: AllocationFact, group: PendingGroup) -> AllocationFact:
         """Return a member of `group` in the flavor that its explanation is about."""
-        known = self._of_group(group)
-        flavor = self._told.get(group.key)
-        found = next((each for each in known if each.flavor == flavor), known[0] if known else None)
-        return fact if found is None else msgspec.structs.replace(fact, roles=found.roles)
+        choices = self.of(group)
+        told = self._told.get(group.key)
+        return next((each for each in choices if each.flavor == told), choices[0]).of(fact)
 
-    def _of_group(self, group: PendingGroup) -> list[_GroupFlavor]:
+    def _of_shape(self, group: PendingGroup) -> list[tuple[str, tuple[RoleFact, ...], Resources]]:
         if not self.is_any:
             return []
         key = (group.sample.queue, group.shape)
-        known = self._known.get(key)
+        known = self._roles.get(key)
         if known is None:
-            known = self._known[key] = self._found(group.sample)
+            known = self._roles[key] = self._found(group.sample)
         return known
 
-    def _found(self, fact: AllocationFact) -> list[_GroupFlavor]:
+    def _found(self, fact: AllocationFact) -> list[tuple[str, tuple[RoleFact, ...], Resources]]:
         if flavors.is_chosen(fact):
             return []
         queue, table = self._tree.queue(fact.queue), self._snapshot.table
-        found: list[_GroupFlavor] = []
+        found: list[tuple[str, tuple[RoleFact, ...], Resources]] = []
         for flavor in flavors.accepted(fact, queue, self._snapshot.pool, table):
             chosen = flavors.of_flavor(fact, flavor)
-            found.append(_GroupFlavor(flavor, chosen.roles, smallest_demand(chosen)))
+            found.append((flavor, chosen.roles, smallest_demand(chosen)))
         return found

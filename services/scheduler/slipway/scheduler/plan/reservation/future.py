@@ -222,8 +222,10 @@ class FuturePool:
     def _has_amounts_for(self, placed: gang.PlacedGang) -> bool:
         """Like `has_room_for` for ranks that do not depend on the pods beside them; uses the rows of `placed`."""
         usage = self.whatif.usage
-        if len(placed.parts) == 1 and len(placed.parts[0].nodes) > 1:
+        if len(placed.parts) == 1:
             part = placed.parts[0]
+            if len(part.nodes) == 1:
+                return bool(part.row.passed[part.nodes[0]]) and usage.fits_on(part.row.request, part.nodes[0])
             counts = Counter(part.nodes)
             at = np.fromiter(counts, np.int64, len(counts))
             room = usage.room(part.row.request, at, max(counts.values(), default=0))

@@ -181,7 +181,8 @@ class Reservations:
             self.renew()
             self._state.retake(placed)
         fact = placed.allocation
-        binding = self._binding(fact)
+        ends = ends_if_started(fact, self._queue(fact), self._state.now)
+        binding = self._bound_to(fact, ends)
         settled, blocking = placed, self._delayed_by(placed, binding)
         if blocking is not None:
             self._state.withdraw(placed)
@@ -206,7 +207,7 @@ class Reservations:
             for reservation in bound:
                 reservation.future.add(each)
             passed.append((each, bound))
-        self._known += 1 if not moved and self._is_included(settled, binding) else 0
+        self._known += 1 if not moved and self._is_included(settled, binding, ends) else 0
         return settled
 
     def renew(self) -> None:
@@ -397,7 +398,10 @@ class Reservations:
 
     def _binding(self, fact: AllocationFact) -> list[Reservation]:
         """Return the reservations that `fact` might delay if it started now."""
-        ends = ends_if_started(fact, self._queue(fact), self._state.now)
+        return self._bound_to(fact, ends_if_started(fact, self._queue(fact), self._state.now))
+
+    def _bound_to(self, fact: AllocationFact, ends: float | None) -> list[Reservation]:
+        """Return the reservations that `fact` might delay if it ran from now to `ends`."""
         found: list[Reservation] = []
         for each in self._made:
             if each.fact.uid == fact.uid:
@@ -442,13 +446,12 @@ class Reservations:
                 found.append(FutureRelease(start, uid, holding, fresh))
         return found
 
-    def _is_included(self, placed: gang.PlacedGang, binding: list[Reservation]) -> bool:
-        """Whether all reservations include a gang that is admitted next; otherwise they are made again.
+    def _is_included(self, placed: gang.PlacedGang, binding: list[Reservation], ends: float | None) -> bool:
+        """Whether all reservations include a gang that is admitted next, and that runs until `ends`.
 
-        `binding` include it already. A head that starts has a reservation no longer.
+        Otherwise they are made again. `binding` include it already. A head that starts has a reservation no longer.
         """
         fact = placed.allocation
-        ends = ends_if_started(fact, self._queue(fact), self._state.now)
         own = next((at for at, each in enumerate(self._made) if each.fact.uid == fact.uid), None)
         before = self._made if own is None else self._made[:own]
         if not all(each in binding or ends_before(ends, each) for each in before):

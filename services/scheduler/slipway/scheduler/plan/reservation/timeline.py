@@ -127,7 +127,15 @@ def _scan(future: FuturePool, steps: Sequence[ReleaseStep], look: Look) -> Earli
 
 
 def _halve(future: FuturePool, steps: Sequence[ReleaseStep], look: Look) -> EarliestStart | None:
-    """Search by halving: `future` is before `steps[low]`, where the head does not fit; at `steps[high]` it fits."""
+    """Search by halving: `future` is before `steps[low]`, where the head does not fit; at `steps[high]` it fits.
+
+    The first step is tried before the others, because many heads fit at once.
+    """
+    now = future.copy()
+    _forward(now, steps[:1])
+    best = look(now, steps[0].at)
+    if best is not None:
+        return best
     low, high = 0, len(steps) - 1
     last = future.copy()
     _forward(last, steps)
@@ -239,21 +247,27 @@ class _SearchSteps:
         """`ended`: (rows, the end of each), ordered by the ends."""
         self._rows, times = ended
         self._state, self._ends, self._admitted, self._boxes = state, ends, admitted, boxes
-        firsts: list[float] = np.unique(times).tolist()
-        of_boxes = {box.ends for box in boxes if box.ends is not None}
-        later = sorted({*firsts, *of_boxes, *(each.at for each in admitted)})
-        self._instants: list[float] = [state.now, *later]
-        self._counts: list[int] = [0, *np.searchsorted(times, later, side="right").tolist()]
+        is_last = np.append(times[1:] != times[:-1], True)[: times.size]
+        later, counts = times[is_last], np.flatnonzero(is_last) + 1
+        others = {each.at for each in admitted} | {box.ends for box in boxes if box.ends is not None}
+        if others:
+            added = np.setdiff1d(np.array(sorted(others)), later, assume_unique=True)
+            at = np.searchsorted(later, added)
+            later, counts = np.insert(later, at, added), np.insert(counts, at, np.append(0, counts)[at])
+        self._instants: Floats = np.append(state.now, later)
+        self._counts: Ints = np.append(0, counts)
         """number of `_rows` that have ended at each instant"""
 
     def earliest(self, fact: AllocationFact, row: FeasibilityRow, limit: float | None) -> EarliestStart | None:
         """Return the first instant at which the head fits, by the same steps as `search.earliest`."""
         look, last = _AmountTest(self._state, self._ends, fact, row), len(self._instants) - 1
+        if look.fits(self._met(0, limit)):
+            return self._place_at(fact, 0, limit)
         if len(self._instants) * len(row.passed) <= CELLS_MAX:
             has_room = self._has_room(row, rank_request.targets(fact)[0], limit)
             return self._place_at_first(fact, look, has_room, limit)
         if last < SCAN_MAX:
-            for at in range(last + 1):
+            for at in range(1, last + 1):
                 look.free(*self._between(at - 1, at))
                 if look.fits(self._met(at, limit)):
                     return self._place_at(fact, at, limit)
@@ -303,7 +317,7 @@ class _SearchSteps:
 
     def _has_room(self, row: FeasibilityRow, want: int, limit: float | None) -> Bools:
         """Return for each instant whether there is room for `want` ranks, computed for all instants at once."""
-        usage, times = self._state.whatif.usage, np.array(self._instants)
+        usage, times = self._state.whatif.usage, self._instants
         size, nodes = times.size, len(row.passed)
         room: Ints = np.full((size, nodes), want, dtype=np.int64)
         of_row: Ints = np.repeat(np.arange(1, size, dtype=np.int64), np.diff(self._counts))
@@ -325,7 +339,8 @@ class _SearchSteps:
 
     def _meets(self, box: ReservedSpan, limit: float | None) -> Bools:
         return np.array(
-            [box.overlaps(start, None if limit is None else start + limit) for start in self._instants], dtype=np.bool_
+            [box.overlaps(start, None if limit is None else start + limit) for start in self._instants.tolist()],
+            dtype=np.bool_,
         )
 
     def _between(self, before: int, at: int) -> tuple[Ints, list[FutureRelease]]:
@@ -333,12 +348,12 @@ class _SearchSteps:
         if at <= 0:
             return self._rows[:0], []
         first = 0 if before < 0 else self._counts[before]
-        since = self._instants[before] if before > 0 else float("-inf")
-        until = self._instants[at]
+        since = float(self._instants[before]) if before > 0 else float("-inf")
+        until = float(self._instants[at])
         return self._rows[first : self._counts[at]], [each for each in self._admitted if since < each.at <= until]
 
     def _met(self, at: int, limit: float | None) -> list[ReservedSpan]:
-        start = self._instants[at]
+        start = float(self._instants[at])
         return [box for box in self._boxes if box.overlaps(start, None if limit is None else start + limit)]
 
     def _place_at(self, fact: AllocationFact, at: int, limit: float | None) -> EarliestStart | None:
@@ -351,7 +366,7 @@ class _SearchSteps:
         for box in self._met(at, limit):
             future.add(box.placed)
         placed = future.place(fact)
-        return None if placed is None else EarliestStart(self._instants[at], future, placed)
+        return None if placed is None else EarliestStart(float(self._instants[at]), future, placed)
 
 
 class _AmountTest:
@@ -367,12 +382,16 @@ class _AmountTest:
         """whether the use of other work limits what the head may use"""
         self._counts = UseDelta() if self.is_limited else None
         """None when the end of other work does not change what the head may use"""
+        self._demand = rank_request.smallest_demand(fact)
+        self._is_permitted = self._counts is not None or state.may_use(fact, self._demand) is None
+        """whether the head may use its demand, as far as that does not depend on other work"""
 
     def copy(self) -> "_AmountTest":
         """Return an independent copy."""
         other = _AmountTest.__new__(_AmountTest)
         other._state, other._ends, other._fact, other._row = self._state, self._ends, self._fact, self._row
         other._want, other.is_limited = self._want, self.is_limited
+        other._demand, other._is_permitted = self._demand, self._is_permitted
         other._free = {resource: amounts.copy() for resource, amounts in self._free.items()}
         other._counts = None if self._counts is None else self._counts.copy()
         return other
@@ -388,6 +407,8 @@ class _AmountTest:
 
     def fits(self, met: Sequence[ReservedSpan]) -> bool:
         """Whether the head fits beside the boxes of `met`."""
+        if not self._is_permitted:
+            return False
         gangs = [box.placed for box in met]
         self._move(gangs, -1)
         is_fit = self._has_room() and self._may_use()
@@ -401,10 +422,7 @@ class _AmountTest:
         return int(np.maximum(counts, 0)[self._row.passed].sum()) >= self._want
 
     def _may_use(self) -> bool:
-        demand = rank_request.smallest_demand(self._fact)
-        if self._counts is None:
-            return self._state.may_use(self._fact, demand) is None
-        return self._counts.may_use(self._state, self._fact, demand)
+        return self._counts is None or self._counts.may_use(self._state, self._fact, self._demand)
 
     def _move(self, gangs: Sequence[PlacedGang], times: int) -> None:
         """Release what `gangs` use (1), or take it again (-1)."""

@@ -45,6 +45,19 @@ class RankUse(msgspec.Struct, frozen=True):
     gpus: int
 
 
+class _Ordered(msgspec.Struct, frozen=True):
+    """The rows in the order of their ends, valid for every time from `since` to `until`."""
+
+    key: tuple[int, bytes]
+    """(number of changes, the run limits of the queues)"""
+    since: float
+    until: float
+    rows: Ints
+    ends: Floats
+    unknown: Ints
+    """rows without a known end"""
+
+
 class RunEnds:
     """The rows. `is_on` is set when a plan first requests them."""
 
@@ -59,6 +72,10 @@ class RunEnds:
         self._unused: list[int] = []
         self._top = 0
         """all rows that were ever used are below this one"""
+        self._changes = 0
+        """how often `put` and `drop` changed rows"""
+        self._ordered: _Ordered | None = None
+        """the last answer of `in_order`"""
         self._use_codes: dict[tuple[object, ...], int] = {}
         self._queue_codes: dict[str, int] = {}
         self._kind_codes: dict[tuple[object, ...], int] = {}
@@ -92,6 +109,7 @@ class RunEnds:
         """Add the rows of an allocation that has none."""
         if not self.is_on or not charges:
             return
+        self._changes += 1
         fixed, base, limit = _end_of(fact)
         queue = self._queue_codes.setdefault(fact.queue, len(self._queue_codes))
         if queue == len(self.queues):
@@ -114,6 +132,7 @@ class RunEnds:
 
     def drop(self, uid: str) -> None:
         """Remove the rows of an allocation that has no places any more."""
+        self._changes += 1
         for row in self._rows_of.pop(uid, {}).values():
             self.odd -= int(self._odd[row])
             self._alive[row], self._odd[row] = False, False
@@ -131,8 +150,16 @@ class RunEnds:
         No end is before `now`, as in `known_end`. `run_limit` returns the longest time that work of a queue may run;
         None when there is no limit.
         """
-        rows = np.flatnonzero(self._alive[: self._top])
         limits = np.array([np.inf if (limit := run_limit(name)) is None else limit for name in self.queues] or [np.inf])
+        key = (self._changes, limits.tobytes())
+        known = self._ordered
+        if known is None or known.key != key or not known.since <= now <= known.until:
+            known = self._ordered = self._in_order(key, limits, now)
+        return known.rows, known.ends, known.unknown
+
+    def _in_order(self, key: tuple[int, bytes], limits: Floats, now: float) -> "_Ordered":
+        """Compute the answer of `in_order`: it depends on `now` where an end is past, or where a run has not begun."""
+        rows = np.flatnonzero(self._alive[: self._top])
         of_queue = np.where(self._beyond[rows], np.inf, limits[self._queue[rows]])
         base = self._base[rows]
         ends = np.where(np.isinf(base), now, base) + np.minimum(self._limit[rows], of_queue)
@@ -141,7 +168,9 @@ class RunEnds:
         is_known = np.isfinite(ends)
         known, ends = rows[is_known], ends[is_known]
         order = np.argsort(ends, kind="stable")
-        return known[order], ends[order], rows[~is_known]
+        first = float(ends[order[0]]) if order.size else np.inf
+        until = now if bool(np.isinf(base).any()) else first
+        return _Ordered(key, now, until, known[order], ends[order], rows[~is_known])
 
     def left_after(
         self,
