@@ -1,7 +1,7 @@
 """A local stack for a benchmark, and a client that launches and watches with as little work as possible.
 
-Owns the stack's lifetime, raw HTTP and the decoding of watch events. Must be cheap, because it uses the same two cores
-as the system that it measures.
+Owns the stack's lifetime, raw HTTP and the decoding of watch events. It must be cheap, because it runs on the same CPU
+cores as the system that it measures.
 """
 
 import asyncio
@@ -203,7 +203,7 @@ class BenchStack:
 async def launch_through(
     session: aiohttp.ClientSession, api_url: str, body: bytes, *, key: str = ""
 ) -> tuple[str, float, float]:
-    """Launch; return (the AllocationID, when it was sent, when it was answered). With a `key` it is retried."""
+    """Launch; return (the AllocationID, when it was sent, when it was answered). Retries only with a `key`."""
     sent = time.perf_counter()
     headers = {"Content-Type": "application/json"} | ({"Idempotency-Key": key} if key else {})
     refusal = ""

@@ -1,13 +1,13 @@
-"""PAGE: the page for people in a real Chromium: first content, bytes, frames, memory, and 500 viewers.
+"""PAGE: the web pages in a real Chromium: first content, bytes, frames, memory, and the load of 500 viewers.
 
 A small installation is the local cluster with all its services. A large one is an api over a cluster in memory
 (`browser_world.py`): 5,000 nodes with 8 GPUs, 10,000 queued, 2,500 running and 10,000 ended allocations, and a log of
 200,000 lines (SLIPWAY_BENCH_NODES, _QUEUED, _RUNNING, _ENDED, _LINES). The browser is headless, without a graphics
-card, in a window of 1,280 by 800 pixels; it shares the machine with the api. `browser_tab.py` defines the figure of a
-frame.
+card, in a window of 1,280 by 800 pixels; it shares the machine with the api. `browser_tab.py` defines how a frame is
+measured.
 
     python -m bench --only browser              all parts; takes minutes
-    SLIPWAY_BENCH_PARTS=load,log ...            some of the parts, as in PARTS
+    SLIPWAY_BENCH_PARTS=load,log ...            some of the parts of SMALL and LARGE
 """
 
 import asyncio
@@ -41,13 +41,13 @@ PARTS = tuple(os.environ.get("SLIPWAY_BENCH_PARTS", ",".join((*SMALL, *LARGE))).
 CALL_S = 180.0
 VIEWERS = 500
 REST_S = 30.0
-"""seconds between two requests of a page at rest for data that changes without an event"""
+"""the interval in seconds at which an open, idle page reads again the data that changes without an event"""
 RESTING = (
     "/nodes?fields=name,pool,ready,schedulable,scheduling,gpuType,gpus,gpusUsed",
     "/queue-stats?days=false",
     "/gpu-use",
 )
-"""the requests of a page at rest"""
+"""the requests that an idle page repeats"""
 RATE = 200
 WATCH_S = 8.0
 MOVES = 6
@@ -248,7 +248,7 @@ def _body(command: list[str]) -> dict[str, Any]:
 
 _SEEN = """
 (() => {
-  // A second reader of the same stream says when an event is here; the row of the list, when it is shown.
+  // A second reader of the same stream records when an event arrives. `look` finds when its row in the list shows it.
   const told = new Map();
   window.benchLater = [];
   const ends = ["Succeeded", "Failed"];
@@ -424,7 +424,7 @@ def _log(browser: Browser, large: _Large, runs: int) -> list[Row]:
 
 
 def _storm(browser: Browser, large: _Large, runs: int) -> list[Row]:
-    """Measure at 200 events per second: the frames of pages that follow the events, and how late a change is shown."""
+    """Measure at `RATE` events per second: the frames of the pages that follow them, and how late a change is shown."""
     rows: list[Row] = []
     large.rate(RATE)
     try:
@@ -446,9 +446,10 @@ def _storm(browser: Browser, large: _Large, runs: int) -> list[Row]:
 
 
 def _later(tab: Tab, large: _Large) -> list[float]:
-    """Return the milliseconds from each of a few transitions until they are shown; 30,000 for one that is not.
+    """Return the milliseconds from each of a few transitions until it is shown; 30,000 for one that is not shown.
 
-    The list is filtered for the allocation, because many launches move its row away from the window."""
+    The list is filtered to this allocation, because other launches would move its row out of the window.
+    """
     found: list[float] = []
     tab.run(
         "(() => { const box = document.querySelector('main input[type=search]'); box.value = 'moves'; "

@@ -1,7 +1,7 @@
 """P3 on a real kube-apiserver: launches per second of our services, beside a bare client that writes the same objects.
 
-Both sides use one API server in turn, five times or more: first the four services with a client that POSTs, then a
-client with 64 connections that writes the objects of those launches. A rate is from the first request to the last
+Both sides use one API server in turn, and the order changes with each pair: the four services with a client that POSTs,
+and a client with 64 connections that writes the objects of such launches. A rate is from the first request to the last
 binding, as a watch of bound pods counts them. Nodes are objects without kubelets.
 
 SLIPWAY_BENCH_SINGLES and SLIPWAY_BENCH_GANGS (0 leaves them out) change the size of a run, for profiling.
@@ -78,7 +78,7 @@ async def measure(runs: int) -> list[Row]:
 
 
 async def _copies(bench_cluster: BenchCluster) -> tuple[Copied, Copied]:
-    """Return copies of one single launch and one gang for the bare client; delete the originals, halt the services."""
+    """Return copies of a single rank and of a gang for the bare client; delete the originals and halt the services."""
     async with bench_cluster.bound.counting():
         single = await bench_cluster.post(launch_body(1))
         gang = await bench_cluster.post(launch_body(RANKS))
@@ -138,7 +138,7 @@ async def _launch(bench_cluster: BenchCluster, ranks: int, count: int) -> None:
 
 
 def _living(cpu_s: dict[str, float], *, is_ours: bool) -> dict[str, float]:
-    """Return the figures, without our services while they are halted."""
+    """Return the figures. Those of our services are left out while the services are halted."""
     return {name: spent for name, spent in cpu_s.items() if is_ours or name not in (*OURS, "redis")}
 
 

@@ -79,7 +79,7 @@ OTHERS = {
     "gentle": "Volcano 1.15: 3,500 / 4,600 ms; Kueue 0.19: 149 / 348 ms",
     "pair": "Volcano 1.15: 12 + 0 bound; Kueue 0.19: 8 + 8 with a quota that is large enough",
 }
-"""measured by others with kube-apiserver 1.36.3 on such a machine (p50 / p99 for `gentle`)"""
+"""measured by others with kube-apiserver 1.36.3 on a similar machine (p50 / p99 for `gentle`)"""
 
 
 class SideFigures(msgspec.Struct):
@@ -99,7 +99,7 @@ class SideFigures(msgspec.Struct):
 
 
 Submit = Callable[[str, int, bool], Coroutine[Any, Any, str]]
-"""(name, ranks, is_on_pair) -> the beginning of the names of its pods, before the last two parts"""
+"""(name, ranks, is_on_pair) -> the prefix of the names of its pods, without the last two parts (separated by `-`)"""
 
 
 async def measure(runs: int) -> list[Row]:
@@ -142,7 +142,7 @@ async def _turn(bench_cluster: BenchCluster, side: SideFigures, names: Iterator[
 async def _working(
     bench_cluster: BenchCluster, side: SideFigures, submit: Submit, names: Iterator[str]
 ) -> AsyncGenerator[None]:
-    """Run the parts of one side, warm; afterwards stop them and delete what they made."""
+    """Start the parts of one side and warm them up; afterwards stop them and delete what they made."""
     cluster = bench_cluster.cluster
     if side.name == "ours":
         await bench_cluster.resume()
@@ -169,7 +169,7 @@ async def _working(
 
 
 async def _restart(bench_cluster: BenchCluster, part: str, more: Sequence[str]) -> None:
-    """Start a part of the control plane (again), with more flags."""
+    """Restart a part of the control plane, or start it, with additional flags."""
     cluster = bench_cluster.cluster
     await asyncio.to_thread(cluster.stop_part, part)
     flags = {**CONFIG.flags, part: [*CONFIG.flags[part], *more]}
@@ -320,7 +320,7 @@ async def _is_empty(bench_cluster: BenchCluster, *paths: str) -> bool:
 
 
 def _cpu_s(bench_cluster: BenchCluster, side: SideFigures) -> dict[str, float]:
-    """Return the CPU seconds of each process that works for a side; the client is none of them."""
+    """Return the CPU seconds of each process that works for a side, without the client."""
     spent = bench_cluster.cpu_s()
     del spent["client"]
     if side.name != "ours":

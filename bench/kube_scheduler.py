@@ -3,9 +3,10 @@
 Both sides use one API server in turn; the side that is not measured is stopped. W3e: one-GPU pods onto GPU nodes,
 created while they are bound; ours are gangs of 8. The rate is from the first request to the last binding. W5b: gangs of
 64. Ours are measured from the POST as before. kube-scheduler finds its pods and pod groups when it starts, and its time
-begins with its first binding, so neither its start nor a create is measured. Its gangs are its own feature
-(GenericWorkload). Its client may send 5,000 requests a second, as in its own benchmark. One pod of kube-scheduler needs
-a request, a binding and an event. Ours also need an allocation, a ledger, a ConfigMap, a Service and a release.
+begins with its first binding, so neither its start nor the creation of its pods is measured. Its gangs are its own
+feature (GenericWorkload). Its client may send 5,000 requests a second, as in its own benchmark. For each pod,
+kube-scheduler's side writes a pod, a binding and an event. Ours writes a pod and a binding, and for each gang an
+allocation, its admission, a ConfigMap, a Service and a release.
 
 The possible maximum is measured too: a bare client writes the objects of our gangs, and neither plans nor watches.
 
@@ -48,7 +49,7 @@ ONE_GPU = {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "1"}
 PEER = "kube-scheduler 1.37, same nodes and pods, same run"
 PUBLISHED = {"W3e": 345.0, "W5b": 285.0}
 TARGETS = {"W3e": Target(better="higher"), "W5b": Target(must=1, moonshot=2, better="higher")}
-"""W3e has none: the peer's half makes no gangs (ADR 37)."""
+"""W3e has no target, because the peer binds single pods and no gangs (ADR 37)."""
 OF_BARE = Target(must=0.5, moonshot=0.8, better="higher")
 """the fraction of a bare client's rate with the same writes (ADR 37)"""
 SETTLE_S = 2.0
@@ -179,7 +180,7 @@ async def _created(bench_cluster: BenchCluster, count: int) -> TurnFigures:
 async def _found(bench_cluster: BenchCluster, ranks: int, groups: int, turn: int) -> TurnFigures:
     """Measure from the first to the last binding of pods that exist when the scheduler starts."""
     count, servers_s = groups * ranks, _servers(bench_cluster)
-    # A controller needs time to delete the groups of the turn before, so these groups have other names.
+    # A controller needs time to delete the groups of the previous turn, so these groups have other names.
     names = [f"gang-{turn}-{number}" for number in range(groups)]
     await many(groups, lambda number: bench_cluster.call("POST", POD_GROUPS, _group(names[number], ranks)))
     await _create(bench_cluster, count, names)

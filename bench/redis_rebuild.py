@@ -1,6 +1,6 @@
 """Time until the streams of 10,000 live allocations are complete again, after FLUSHALL and after a new empty server.
 
-A real watcher runs in this process beside the local cluster's core, on a real Valkey; nothing else restores the
+A real watcher runs in this process, with the core of the local cluster and a real Valkey; nothing else restores the
 streams. Every allocation is assigned and has five transitions, so its hint is sent again too. The time is from the loss
 until the last stream contains the last transition of its allocation. The detection of the loss is included.
 """
@@ -102,7 +102,7 @@ class Stage:
             await each.aclose()
 
     async def _is_whole(self) -> bool:
-        """Whether all streams are complete. The number of keys is checked first: it costs the server nothing."""
+        """Whether all streams are complete. The number of keys is checked first, because reading it is cheap."""
         try:
             if await self._operator.run(Command("", ("DBSIZE",))) < len(self._ids):
                 return False
@@ -110,7 +110,7 @@ class Stage:
                 ends = await self._looker.events.last_seqs(self._ids[start : start + BATCH])
                 if ends != self._seqs[start : start + BATCH]:
                     return False
-        except TransientError:  # the server is away, or the watcher in this process uses the CPU
+        except TransientError:  # the server is down, or the watcher used the CPU until the call timed out
             return False
         return True
 

@@ -6,12 +6,12 @@ start of the process until a watch reports that this rank is Assigned. It runs o
 SLIPWAY_BENCH_REAL=1 uses a real kube-apiserver with etcd. The existing objects are written through the Kubernetes API,
 as copies of the objects of one launch.
 
-Then the api and the watcher are started again, each alone. The time of the api is until it is ready, which is when a
-load balancer sends requests to it, and answers a page of allocations. The watcher's is until a watch reports that an
-allocation is Running whose pod began to run while the watcher was down.
+Then the api and the watcher are restarted, each alone. The api's time ends when it is ready (a load balancer would then
+send requests to it) and has answered a page of allocations. The watcher's time ends when a watch reports that an
+allocation is Running. Its pod began to run while the watcher was down.
 
-Then a second scheduler is on standby, and the leading one is killed or told to stop. The time is until another such
-rank is Assigned.
+Then a second scheduler is on standby, and the leading one gets SIGKILL or SIGTERM. The time is until another such rank
+is Assigned.
 
 SLIPWAY_BENCH_NODES (5000), SLIPWAY_BENCH_LIVE (10000), SLIPWAY_BENCH_QUEUED (50000) make a smaller run.
 """
@@ -49,7 +49,7 @@ QUIET_S, QUIET_WRITES = 5.0, 20
 DEADLINE_S = 600.0
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/slipway-system/leases/slipway-scheduler-default"
 STEADY_S = 3.0
-"""The lease of a leader that renews in time, as it is after `SETTLE_S`."""
+"""The duration of the lease of a leader that renews in time. The lease is this short after `SETTLE_S`."""
 SECOND = "scheduler-1"
 PAIR = ("scheduler", SECOND)
 TWO = {"scheduler": 2}
@@ -84,7 +84,10 @@ class RestartedStack:
         return (await launch_through(self._web, self.stack.api_url, encoded, key=key))[0]
 
     async def fill(self) -> None:
-        """Create nodes, live and queued allocations while the services are halted; then let the services read all."""
+        """Create nodes, live and queued allocations; return when the services have handled all of them.
+
+        One allocation is launched. The others are written while the services are halted.
+        """
         await many(NODES, self._add_node)
         asked = {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": str(GPUS_EACH)}
         bound = MatchCounter(self._session, self._url)
@@ -214,7 +217,7 @@ class RestartedStack:
         return pid
 
     async def _until_quiet(self) -> None:
-        """Wait until every waiting allocation has its reason: the scheduler then stops writing."""
+        """Wait until the scheduler stops writing, because every waiting allocation has its reason."""
         writes, until_s = -1.0, time.perf_counter() + DEADLINE_S
         while (found := await self._writes()) - writes >= QUIET_WRITES:
             if time.perf_counter() > until_s:

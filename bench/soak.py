@@ -1,7 +1,7 @@
-"""The soak test: 50 launches a second for 30 minutes, one in a hundred killed; is the memory of each service flat?
+"""The soak test: 50 launches a second for 30 minutes, one in a hundred killed. The memory of each service must be flat.
 
 The four services run on the local cluster; pods run for half a second on simulated nodes. Up to 500 ended allocations
-are kept. Retention runs once a minute, so their number varies between 500 and that plus the ends of one minute.
+are kept. Retention runs once a minute, so their number varies between 500 and 500 plus those that end in a minute.
 Resident memory is read every two seconds. The warm-up is a fifth of the time, and at least two rounds of retention.
 After it, the median of the second half is compared with that of the first half. A launch is POSTed at its time even
 when earlier ones are not answered, with up to 256 at once.
@@ -38,7 +38,7 @@ AT_ONCE = 256
 SAMPLE_S = 2.0
 WARM_UP_PART = 0.2
 WARM_UP_S = 150.0
-"""Two rounds of retention: before them, the number of kept allocations still grows."""
+"""The time of two rounds of retention: before that, the number of kept allocations still grows."""
 REST_S = 60.0
 FLAT = 1.05
 SERVICES = ("api", "scheduler", "podworker", "watcher")
@@ -128,7 +128,7 @@ async def _sample(bench_stack: BenchStack, load_figures: LoadFigures) -> None:
 
 
 async def _unended(bench_stack: BenchStack) -> int:
-    """Return how many allocations have not ended after a waiting time."""
+    """Wait up to `REST_S` until all allocations have ended; return how many have not."""
     path = "/apis/slipway.dev/v1alpha1/allocations?fieldSelector=status.phase!=Terminated"
     left = 1
     for _ in range(round(REST_S)):

@@ -162,7 +162,7 @@ def text() -> str:
 
 
 def own_fields(struct: type[CommonSettings]) -> list[str]:
-    """Return the settings of a service that values set and that are not common, or have their own default."""
+    """Return the settings of a service that values set: its own ones, and common ones with another default."""
     common = {info.name: info for info in msgspec.structs.fields(CommonSettings)}
     fields = [info for info in msgspec.structs.fields(struct) if info.name not in OWNED]
     return [info.name for info in fields if info.name not in common or info.default != common[info.name].default]
@@ -309,7 +309,7 @@ def _spec_of(definition: Schema) -> Schema:
 
 
 def _strict(found: Schema) -> Schema:
-    """Convert a structural schema of Kubernetes to a closed JSON Schema; Kubernetes drops unknown fields silently."""
+    """Convert a structural schema to a closed JSON Schema, because Kubernetes would drop unknown fields silently."""
     strict: Schema = {key: value for key, value in found.items() if key in _KEPT}
     if "properties" in found:
         strict["properties"] = {name: _strict(part) for name, part in found["properties"].items()}

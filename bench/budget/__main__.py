@@ -25,7 +25,7 @@ MORE, LESS = 0.02, 0.10
 ALONE = 3.0
 """An absolute difference up to this is tolerated too: a few calls in a thousand launches."""
 LISTS = ": list "
-"""A part of the names of LIST counts. A LIST reads all objects of a kind, so no difference is tolerated."""
+"""The text that marks the counts of LISTs. A LIST reads all objects of a kind, so no difference is tolerated."""
 COUNTER_S = 300.0
 INSTRUCTIONS = "instructions"
 
@@ -39,7 +39,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measured(counters: Mapping[str, list[str]] | None = None) -> dict[str, float]:
-    """Return {name of a count: count} of these counters ({name: arguments of a python}), or of all."""
+    """Return {name of a count: count} of these counters ({name: arguments of the interpreter}), or of all counters."""
     with ThreadPoolExecutor(os.cpu_count()) as workers:
         pages = list(workers.map(_counted, (counters or COUNTERS).values()))
     return {what: figure for page in pages for what, figure in page.items()}
@@ -67,7 +67,7 @@ def differences(limits: Mapping[str, float], figures: Mapping[str, float]) -> li
 
 
 def comparable(budget: Budget) -> dict[str, float]:
-    """Return the limits that apply to this interpreter: all, or those that do not depend on an interpreter."""
+    """Return the limits that apply to this interpreter. Limits that depend on another version or build are left out."""
     limits = budget.limits
     if budget.build != sys.version:
         limits = {what: limit for what, limit in limits.items() if not what.endswith(INSTRUCTIONS)}

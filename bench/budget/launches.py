@@ -28,10 +28,10 @@ from tests.support.world import REDIS, Setup, World, run_world
 
 WARM_S = 20.0
 TAIL_S = 10.0
-"""Seconds to wait after the last change: delayed work (a second hint, usage, the end of a name) is done by then."""
+"""Seconds to wait after the last change, so that delayed work (a second hint, usage, clean-up) is counted."""
 REST_S = 60.0
 A_LINE = (Burst(0.0, 1),)
-"""The output of a rank at its start; it prints two more lines at its end. `bench output` has the figures of logs."""
+"""The output of a rank at its start; it prints two more lines at its end. The benchmark `output` measures logs."""
 RUNS_S = 5.0
 SEED = 1
 NODES = Setup(nodes=4, cpus=64)
@@ -43,7 +43,7 @@ Play = Callable[[World], Awaitable[None]]
 
 
 class Meter:
-    """Counts the calls between the services of one world and its Kubernetes and Redis, from its creation on."""
+    """Counts the calls of the services of one world to its Kubernetes and Redis, from the meter's creation on."""
 
     def __init__(self, world: World) -> None:
         self.counts: Counter[str] = Counter()
@@ -199,7 +199,7 @@ def _service(role: str) -> str:
 
 
 def _stream(key: str) -> str:
-    """`slipway:{...}:events` and `slipway:work:0` belong to the kinds `alloc` and `work`."""
+    """Return the kind of a stream from its key: `alloc` for `slipway:alloc:{ID}`, `work` for `slipway:work:{00}`."""
     return key.split(":")[1].partition("{")[0]
 
 

@@ -32,7 +32,7 @@ LIVE = frozenset(
     {EvidenceKind.EVERY_VERSION, EvidenceKind.REST, EvidenceKind.STREAMS, EvidenceKind.DELIVERIES, EvidenceKind.RULES}
 )
 PLACES = (("simulation", SIMULATION), ("chaos", CHAOS), ("slipway audit", LIVE))
-"""The most that each place can know; `tests/unit/ops/audit/test_needs.py` holds it to the code of each place."""
+"""The evidence that each place can have; `tests/unit/ops/audit/test_needs.py` compares it with the code of each."""
 
 
 def page() -> str:

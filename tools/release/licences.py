@@ -88,14 +88,14 @@ def _field(package: Distribution, name: str) -> str:
 def problem(name: str, licence: str, allowed: frozenset[str] = ALLOWED) -> str:
     """Return why a package with this licence cannot be shipped; empty when it can."""
     if not licence:
-        return f"{name} names no licence: read it, and name it in tools/release/licences.py"
+        return f"{name} names no licence: find its licence, and add it to tools/release/licences.py"
     if not is_allowed(licence, allowed):
         return f"{name} has the licence {licence!r}, which is not in the allow-list of tools/release/licences.py"
     return ""
 
 
 def is_allowed(expression: str, allowed: frozenset[str] = ALLOWED) -> bool:
-    """Whether all licences joined by AND are allowed, in one part joined by OR; False for nested expressions."""
+    """Whether at least one alternative (OR) has only allowed licences (AND). False for nested expressions."""
     if "(" in expression:
         return False
     return any(

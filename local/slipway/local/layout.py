@@ -69,7 +69,7 @@ class Layout:
         self.nodes = folder / "nodes"
 
     def make(self) -> None:
-        """Create the folders, and close those of an earlier version to other accounts.
+        """Create the folders, and correct the modes of existing ones, so that no other account can open them.
 
         Raises:
             DeniedError: the folder belongs to another account.
@@ -134,7 +134,7 @@ def unregister(api: str, folder: Path) -> None:
 
 
 def token_at(port: int) -> str:
-    """Return the token of this account's stack whose API listens on the port of this machine, or "" without one."""
+    """Return the token of the stack whose API listens on this local port, or "" if this account has no such stack."""
     folder = _read(index_folder() / str(port))
     if not folder:
         return ""
@@ -152,7 +152,7 @@ def index_folder() -> Path:
 
 
 def default_folder() -> Path:
-    """Return `$XDG_STATE_HOME/slipway`, else `~/.local/state/slipway`."""
+    """Return the default folder of a stack: `$XDG_STATE_HOME/slipway`, else `~/.local/state/slipway`."""
     return _state_home() / "slipway"
 
 
@@ -190,7 +190,7 @@ def start_ticks(pid: int) -> int:
 
 
 def is_alive(member: StackProcess) -> bool:
-    """Whether this process still runs; another process with the same pid does not count."""
+    """Whether this process still runs. A later process with the same pid is detected by its start time."""
     try:
         os.kill(member.pid, 0)
     except ProcessLookupError:

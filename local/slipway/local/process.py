@@ -2,9 +2,10 @@
 
 Owns the process and its log file. Knows nothing about the program that it runs.
 
-A service of the stack that is no longer alive is ended, as by a kubelet, and the stack starts it again. The numbers are
-those of the chart's livenessProbe. Promises: a service whose `/livez` fails or does not answer three times in a row is
-ended. Before that, it is asked to write the stack of every task to its log. A starting service has a minute to answer.
+The watchdog ends a service that is no longer alive, as a kubelet does, and the stack starts it again. The period, the
+timeout and the number of failures are those of the chart's livenessProbe. Promises: a service whose `/livez` fails or
+does not answer three times in a row is ended. Before that, it is asked to write the stack of every task to its log. A
+starting service has a minute to answer.
 """
 
 import asyncio

@@ -34,7 +34,7 @@ LABEL_DAG, LABEL_TASK, LABEL_TRIES = "airflow-dag", "airflow-task", "airflow-tri
 """`LABEL_TRIES` has the same value for all tries of one task of one run."""
 _NOT_OF_A_LABEL = re.compile(r"[^a-zA-Z0-9._-]+")
 AGAIN_S = 10.0
-"""Seconds until the next try to wait, while the api is away."""
+"""Seconds between two attempts to reach the api while it is unavailable."""
 LOG_LINES_MAX = 200
 """Maximum lines of the ranks' logs that are copied to the log of a task at its end."""
 
@@ -60,7 +60,8 @@ class SlipwayRunTrigger(BaseTrigger):
                 await client.kill(self.allocation_id)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Wait without a time limit, also while the api is away. A refusal is an event too, and the task fails."""
+        """Wait without a time limit, even while the api is unavailable. A refusal also fires an event; the task then
+        fails."""
         try:
             server, token = await _async_login(self.slipway_conn_id)
             async with AsyncClient(server, token=token) as client:
@@ -77,14 +78,14 @@ class SlipwayRunTrigger(BaseTrigger):
             try:
                 return await client.wait(self.allocation_id)
             except TransientError:
-                # The work goes on without the api. A task that failed now would end it with its next try.
+                # The workload continues without the api. If the task failed now, its next try would end the workload.
                 await asyncio.sleep(AGAIN_S)
 
 
 class SlipwayRunOperator(BaseOperator):
     """Launches a command on one or many ranks: `SlipwayRunOperator(task_id="train", command=["python", "train.py"])`.
 
-    `launch` contains more fields of a launch: image, gpus, ranks, queue, env and so on. The task returns the
+    `launch` contains the other fields of the launch: image, gpus, ranks, queue, env and so on. The task returns the
     AllocationID. With `deferrable=False` the worker of the task waits; else the triggerer waits. `execution_timeout`
     also ends the allocation.
     """
@@ -126,7 +127,7 @@ class SlipwayRunOperator(BaseOperator):
                 run.wait()
                 result = run.result.value if run.result is not None else ""
                 return self._end(client, {"id": run.id, "result": result, "message": run.view.message})
-        self.defer(  # it raises
+        self.defer(  # raises TaskDeferred
             trigger=SlipwayRunTrigger(run.id, self.slipway_conn_id),
             method_name="execute_complete",
             timeout=self.execution_timeout,
@@ -174,8 +175,11 @@ class SlipwayRunOperator(BaseOperator):
         return id_
 
     def _tries(self, task: Any) -> str:
-        """Return the value that all tries of the task share. No other task has it, not even in another installation of
-        Airflow."""
+        """Return the value that all tries of this task of this run share, and that no other task has.
+
+        Several installations of Airflow need different `installation` extras in their connections. Otherwise equal
+        DAGs, tasks and run ids give the same value.
+        """
         found = BaseHook.get_connection(self.slipway_conn_id) if self.slipway_conn_id else None
         installation = str(found.extra_dejson.get("installation", "")) if found is not None else ""
         parts = [task.dag_id, task.task_id, task.run_id, task.map_index, *filter(None, [installation])]

@@ -21,7 +21,7 @@ STARTING = ("Assigned", "Pulling", "Starting")
 
 
 def state_of(view: Json) -> str:
-    """Return the phase, or the result after the end; Held; Waiting while it serves but has nothing to show yet."""
+    """Return the phase, or the result after the end. Held, Ready and Waiting replace the phase where they apply."""
     return word_for(
         str(view["phase"]),
         view.get("result"),
@@ -126,9 +126,9 @@ SHOWN_MAX = 3
 def failures_of(view: Json) -> list[str]:
     """Return one text per failed rank, with its exit code.
 
-    Ranks with the same reason as the allocation are the cause. Others are only counted: those that ended with the
-    signal of a stop were stopped for it, the others failed as well. After a kill or a limit, a rank that ended with
-    the signal of the stop is left out.
+    Ranks with the same reason as the allocation are the cause. When there is a cause, the other ranks are only counted:
+    a rank that ended with the signal of a stop was stopped because of the cause, any other rank failed as well. After a
+    kill or a limit, ranks that ended with the signal of the stop are left out.
     """
     is_ended_for_it = view.get("result") not in (None, "", "Failed")
     causes: list[str] = []
@@ -186,7 +186,7 @@ def _how(rank: Json) -> str:
 
 
 def _with_words(causes: list[str], message: str) -> list[str]:
-    """Return the causes, the first failed rank first, with its recorded message when that says more."""
+    """Return the causes with the first failed rank first. Its recorded message replaces its text when it says more."""
     found = _CAUSE.match(message)
     if found is None:
         return causes

@@ -26,7 +26,7 @@ _FILTERS = {
     "phase": "phase",
     "selector": "labelSelector",
 }
-"""{option: parameter of the list}"""
+"""{option: query parameter of the list request}"""
 
 
 def add_options(parser: argparse.ArgumentParser, *, with_ids: bool = True) -> None:
@@ -51,7 +51,7 @@ def is_by_filter(arguments: argparse.Namespace) -> bool:
     """Whether filters select the allocations, instead of IDs.
 
     Raises:
-        InvalidError: both IDs and filters are given, or neither.
+        InvalidError: both IDs and filters are given, or neither, or a filter without `--all` or `-l`.
     """
     chosen = bool(arguments.all or arguments.selector)
     if chosen and arguments.ids:
@@ -71,7 +71,7 @@ def is_by_filter(arguments: argparse.Namespace) -> bool:
 def chosen(
     arguments: argparse.Namespace, session: CliSession, does: str, is_wanted: Callable[[Json], bool]
 ) -> list[Json]:
-    """Return the matching views after the user has confirmed; empty when there are none.
+    """Return the matching views after the user has confirmed; empty when none match or the user declines.
 
     Raises:
         InvalidError: there is no terminal for the question, and `--yes` was not given.

@@ -99,7 +99,7 @@ def _generate(path: Path, comment: str) -> None:
 
 
 def _remove_old(root: Path) -> None:
-    oldest = time.time() - KEPT_S  # noqa: TID251 - the times of files are those of this machine
+    oldest = time.time() - KEPT_S  # noqa: TID251 - the times of files are from this machine's clock
     for folder in root.iterdir():
         with contextlib.suppress(OSError):
             if folder.is_dir() and folder.stat().st_mtime < oldest:

@@ -41,7 +41,7 @@ _OPTIONS = {
 }
 """{field of a launch: the option that sets it}, for options with another name than their field"""
 KNOWN_MAX = 200
-"""The number of newest allocations in which a similar name is searched."""
+"""A similar name is looked for among this number of the newest allocations."""
 _NAME = re.compile(r"(?!\.\.?$)[^\s/?#%\\]+")
 """The characters of a name that can be one step of a path without quoting."""
 _UPPER = re.compile(r"[A-Z]")
@@ -82,7 +82,7 @@ class CliSession:
         return Api(address.find(self._server), user=self.user, show=show, note=note)
 
     def close(self) -> None:
-        """Close the connection; print a note when the server's version does not fit."""
+        """Close the connection; print a note when the server's version is not compatible."""
         if self._api is not None:
             self._api.close()
             if self.terminal.is_interactive and not self.has_told_version:
@@ -99,8 +99,8 @@ Execute = Callable[[argparse.Namespace, CliSession], int]
 class CliVerb(NamedTuple):
     """One verb: `configure` adds its arguments; `execute` runs it. A raw verb gets its words unparsed.
 
-    A verb that accepts a command gets the words after the first `--` as `arguments.command`; its options are anywhere
-    before it.
+    A verb that accepts a command gets the words after the first `--` as `arguments.command`; its options may be
+    anywhere before that `--`.
     """
 
     configure: Configure
@@ -209,7 +209,7 @@ def describe(error: ControlPlaneError, given: Collection[str] = ()) -> str:
     fields = [_field(field, given) for field in error.fields] if _has_fields(error) else []
     summary = str(error).removesuffix("; each is listed under errors")
     text = fields[0] if len(fields) == 1 else "\n".join([f"{summary}:" if fields else summary, *fields])
-    # Further lines are indented, so that no line of another author looks like a line of this command.
+    # Further lines are indented, so that no line of text from the server looks like a message of this command.
     return "\n  ".join(text.splitlines())
 
 

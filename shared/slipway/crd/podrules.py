@@ -37,8 +37,8 @@ HARMLESS_ANNOTATIONS = (
     "kubectl.kubernetes.io/default-logs-container",
     "prometheus.io/*",
 )
-"""Annotations that change neither the permissions of a container nor what it can reach. Names without dots and slashes
-are free for users."""
+"""Annotations that change neither the permissions of a container nor what it can reach. Annotations whose names contain
+neither dots nor slashes are always allowed."""
 SHOWN_MAX = 10
 """A refusal lists at most this number of the allowed values."""
 
@@ -179,7 +179,7 @@ def _attributes_of(volume: Json, at: str, ending: str) -> Iterator[PodPart]:
 
 
 def _attributes_in_cel(ending: str) -> str:
-    """Return the CEL expression for the values of such attributes, in a list for each volume."""
+    """Return the CEL expression for the values that `_attributes` yields, as one list for each volume."""
     key = "k.lowerAscii()" + "".join(f".replace('{char}', '')" for char in _BETWEEN_WORDS)
     return f"variables.attributes.map(a, a.filter(k, {key}.endsWith('{ending}')).map(k, a[k]))"
 
@@ -362,7 +362,7 @@ _IMAGE_VARIABLES = {
         "(variables.containers.filter(c, has(c.image)).map(c, c.image) + variables.volumes.filter(v, has(v.image) && "
         "has(v.image.reference)).map(v, v.image.reference)).filter(i, !(i in variables.contextImages))"
     ),
-    # In two parts, as in `images.py`.
+    # The host name is written in two parts; `images.HUB` states why.
     "hub": "'{}' + '.{}'".format(*images.HUB.split(".")),
     "withRegistry": (
         f"variables.images.map(i, i.startsWith('index.' + variables.hub + '/') ? i.substring(6) : "

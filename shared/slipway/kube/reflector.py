@@ -13,7 +13,7 @@ Promises
 - The reflector never gives up. After errors it waits 0.8 s to 30 s with jitter; two minutes without errors reset the
   backoff.
 - Each response of the server (an event, an end, a refusal) is reported as progress of its loop (`runtime/liveness.py`).
-- A watch without any event or end for the silence limit is broken (the reader raises).
+- A watch that neither brings an event nor ends within the silence limit is broken: the reader raises an error.
 - A LIST below the highest version seen, which a lagging replica may return, is refused and requested again: the store
   never goes back in time. When the LIST is below for the third consecutive time, the server has another history (etcd
   was restored from an older copy), and the store starts again with that LIST.
@@ -157,7 +157,8 @@ class Reflector(Generic[T]):
         await run_until(stop, self._run())
 
     async def _run(self) -> None:
-        telemetry.WATCH_HEARD.labels(resource=self.plural)  # only now: a watch that never runs is not late
+        # The metric is created only now, so that a watch that never runs is not late.
+        telemetry.WATCH_HEARD.labels(resource=self.plural)
         backoff = Backoff(self._clock, self._random)
         while True:
             try:
@@ -225,7 +226,7 @@ class Reflector(Generic[T]):
         if 0 < _number(page.resource_version) < self._highest:
             is_lost.set()
         else:
-            self.interruption = ""  # the parallel watch has begun; without changes it is silent
+            self.interruption = ""  # the parallel watch works: it is silent only while nothing changes
 
     async def _list(self) -> None:
         listing = await self._api.list(self._resource, namespace=self._namespace, label_selector=self._label_selector)
@@ -306,7 +307,7 @@ class Reflector(Generic[T]):
 
     def _await(self, uid: str) -> None:
         if len(self._written) >= AWAITED_MAX:
-            self._written.clear()  # the watch will show most of them in a later version, or never
+            self._written.clear()  # limits the memory; the lag of these writes is not measured
         self._written[uid] = self._clock.monotonic()
 
     def _arrived(self, uid: str) -> None:

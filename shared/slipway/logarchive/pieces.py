@@ -8,7 +8,8 @@ Its name is its start: the cursor of the last line of the piece before it. An ob
 each piece has only one next piece, whichever process writes it. The last piece determines where the archive continues.
 A line keeps its cursor and its number, so that a reader can join archive and stream and detect missing lines.
 
-A piece is gzip of text, one line each: `<cursor> <number> <log> <time> <text>`, as `zcat` shows it.
+A piece is gzip of text, one line each: `<cursor> <number> <log> <time> <text>`, as `zcat` shows it. The number is
+followed by `<` and `LogLine.follows` when the writer left out lines before this line.
 
 Layout, below the address that an operator sets:
 
@@ -69,8 +70,8 @@ class ArchiveRecord(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tru
     logs: dict[str, int] = {}
     """{name of a log in the store: number of its last line}; set after the end of the allocation"""
     dropped_at: str = ""
-    """RFC 3339; when its pieces were deleted before their retention ended, because the archive had reached its size
-    limit"""
+    """RFC 3339; the time at which its pieces were deleted before their retention ended, because the archive had reached
+    its size limit"""
 
 
 class PieceSize(msgspec.Struct, kw_only=True, frozen=True):
@@ -159,8 +160,9 @@ def size_of(line: StoredLine) -> int:
 class LastNumbers:
     """Prevents that a line is archived twice when the stream was lost and its logs are sent again.
 
-    They are numbered from 1 again. If their node has removed their beginning, a later line has a number that an
-    archived one has too. So a line is known only if it is not newer than the last one.
+    These logs are numbered from 1 again. If the node has removed the beginning of a log, a new line may have the number
+    of an archived line. So a line is treated as archived only if neither its number nor its time is above the highest
+    one seen.
     """
 
     def __init__(self) -> None:

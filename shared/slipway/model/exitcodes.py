@@ -52,7 +52,7 @@ def ended_text(code: int, *, said: str = "", message: str = "") -> str:
 
 
 def is_start_interrupted(said: str, message: str) -> bool:
-    """Whether a container did not start because of the machine, not of the program; arguments as in `ended_text`."""
+    """Whether the machine, not the program, prevented the start of a container; arguments as in `ended_text`."""
     lower = message.lower()
     return said in START_ERRORS and _EXEC.search(message) is None and any(word in lower for word in _INTERRUPTED)
 

@@ -1,6 +1,7 @@
 """The scheduler's view of the cluster: compact facts about nodes, pods, allocations, queues and jobs.
 
-The structs of the cluster feed are also built from a LIST (`slipway.facts`), so that both ways give the same snapshot.
+The cluster feed transports these structs, and `slipway.facts` builds the same structs from a LIST. So both ways give
+the same snapshot.
 A fact contains nothing that the scheduler does not need.
 
 The HTTP extenders of a pool are facts too: which allocations each is called for, its weight and its timeout. The field

@@ -51,7 +51,7 @@ class Writer(StrEnum):
 
 
 class RankState(StrEnum):
-    """The observed state of one rank's pod, as gang schedulers map it."""
+    """The observed state of one rank's pod, in the states that gang schedulers distinguish."""
 
     PENDING = "Pending"
     BOUND = "Bound"

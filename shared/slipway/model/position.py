@@ -73,7 +73,7 @@ def work_key(
     empty. An aged allocation goes before all others; aged ones are ordered by the start of their wait (`aged_since`).
     """
     created_ms = round(created * 1000)
-    # Most allocations were never moved, and there may be many. So their position is not first written as text.
+    # Most allocations were never moved, and there may be many. So their key is computed without a position as text.
     place = place_key(position) if position else (created_ms + _OFFSET_MS, _part_of(uid) * _UID_SCALE)
     if aged_since is not None:
         return (_AGED, milliseconds(aged_since), place, -weight, -own, created_ms, uid)
@@ -86,8 +86,8 @@ def ages_at(since: float, aging: float) -> float | None:
 
 
 def _part_of(uid: str) -> int:
-    """Return a number that distinguishes objects, from the start of the uid; 0 when the uid has not the form of
-    Kubernetes."""
+    """Return a number that distinguishes objects, from the start of the uid; 0 when the uid does not have the form
+    that Kubernetes gives it."""
     head, hyphen, _ = uid.partition("-")
     try:
         return int(head, 16) if hyphen and len(head) == _UID_DIGITS and head.isalnum() else 0

@@ -15,8 +15,8 @@ import msgspec
 
 Precision = Literal["seconds", "milliseconds", "microseconds"]
 SKEW_S = 5.0
-"""Seconds. The clocks of two machines with working time synchronisation differ by less. A past time that is further
-ahead was written by a machine whose clock was wrong."""
+"""Seconds. The clocks of two machines with working time synchronisation differ by less. A recorded time that is further
+in the future was written by a machine whose clock was wrong."""
 PARSED_MAX = 1_024
 """Size of the cache of `parse_time`: objects that were created together contain the same times many times."""
 FIRST_S = datetime(1, 1, 1, tzinfo=UTC).timestamp()

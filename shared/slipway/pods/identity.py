@@ -102,7 +102,7 @@ def _path_of(mount: JsonMap) -> str:
 
 
 def _starts_ours(container: JsonMap) -> bool:
-    # A setup script before the program has moved the program's words into the arguments.
+    # When the launch has a setup script, the words of the program are in the arguments.
     words = (*(container.get("command") or ()), *(container.get("args") or ()))
     return any(LIBRARY_PATH in str(word) for word in words)
 

@@ -97,7 +97,7 @@ class ProcessHealth:
     def watch(
         self, loop: Loop, *, required: bool = False, since: Callable[[], float] = lambda: 0.0, part: bool = False
     ) -> Generator[Pulse]:
-        """Supervise `loop`, which the caller runs inside: liveness fails when the loop exceeds its bound.
+        """Supervise `loop`, which the caller runs in the `with` block: liveness fails when the loop exceeds its bound.
 
         A `required` loop that keeps failing makes the process not ready. Time before `since()` is not counted as
         standstill. A `part` belongs to the loop that starts it; a move of the part is also a move of that loop.

@@ -1,4 +1,4 @@
-"""Spans for programs that read our events, made with the OpenTelemetry of that program.
+"""Spans for a program that reads our events, made with the OpenTelemetry of that program.
 
 This module turns the traceparent of an event into a link. It is a link and not a parent, because one launch has many
 readers. When the program has set up no SDK, the span is not recorded and costs nothing. Without OpenTelemetry there are
@@ -19,7 +19,7 @@ def linked_span(name: str, traceparent: str, attributes: Mapping[str, str | int]
     """
     try:
         from opentelemetry import trace as otel
-    except ImportError:  # the extra installs it
+    except ImportError:  # the extra `consume` installs it
         return nullcontext()
     ref = parse_traceparent(traceparent)
     links: list[otel.Link] = []

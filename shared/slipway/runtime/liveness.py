@@ -101,7 +101,10 @@ class Pulse:
 
     @contextmanager
     def rest(self, has_work: HasWork | None = None) -> Generator[None]:
-        """Mark the loop as waiting for work, inside. When `has_work` is true, the loop should not wait any longer."""
+        """Mark the loop as waiting for work in the `with` block.
+
+        When `has_work` returns true, the loop should not wait any longer.
+        """
         before, self._has_work = self._has_work, has_work or _none
         self._work_seen_at = None
         try:
@@ -145,7 +148,7 @@ def beat(next_in_s: float = 0.0) -> None:
 
 @contextmanager
 def rest(has_work: HasWork | None = None) -> Generator[None]:
-    """Mark the running loop as waiting for work, inside; see `Pulse.rest`."""
+    """Mark the running loop as waiting for work in the `with` block; see `Pulse.rest`."""
     pulse = CURRENT.get()
     if pulse is None:
         yield

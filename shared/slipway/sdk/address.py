@@ -78,7 +78,7 @@ def _with_local_token(found: ServerAddress) -> ServerAddress:
     token = token_at(found.port)
     if not token:
         return found
-    # The number of the address is used: a name could resolve to another loopback address, where another account may
+    # The IP address replaces the name: a name could resolve to another loopback address, where another account may
     # listen.
     return found._replace(host=LOCAL_HOSTS[0], credential=credentials.fixed(token))
 

@@ -18,7 +18,7 @@ _CELL = 'style="text-align:left"'
 
 
 def state_of(view: AllocationView) -> str:
-    """Return the phase, or the result after the end. Held, Ready and Waiting replace the phase that contains them."""
+    """Return the phase, or the result after the end. Held, Ready and Waiting replace the phase where they apply."""
     if view.phase is Phase.TERMINATED:
         return view.result.value if view.result is not None else view.phase.value
     if view.hold and view.phase is Phase.PENDING:

@@ -33,7 +33,7 @@ TIME_LENGTH = len("2026-01-02T03:04:05.678")
 
 
 class LineDeduplicator:
-    """The lines of one log that were delivered."""
+    """Remembers the delivered lines of one stream of log lines, and recognises a line that is repeated."""
 
     def __init__(self) -> None:
         self._told, self._replayed = Counter[tuple[Any, ...]](), Counter[tuple[Any, ...]]()
@@ -155,7 +155,11 @@ class Watch(Generic[T]):
         self._course.passed(entry)
 
     def is_to_reopen(self, now: float) -> bool:
-        """Whether this connection may stay silent beyond the deadline. Raises DeadlineError after the deadline."""
+        """Whether to reopen this connection, because its timeout ends well after the deadline (`REOPEN_S`).
+
+        Raises:
+            DeadlineError: the deadline has passed.
+        """
         if self._deadline is None:
             return False
         if now >= self._deadline:

@@ -8,9 +8,9 @@ depends on the entry before it in its chain. Chains of several leaders may be in
 
 Promises:
 
-- An entry that is not a base is appended only while its base still exists. It is not appended when the space for it
-  would cost its base. So every entry that is read has its base before it, unless the base was trimmed between two
-  pages.
+- An entry that is not a base is appended only while its base still exists. It is not appended when making room
+  for it would remove its base. So every entry that is read has its base before it, unless the base was trimmed between
+  two pages.
 - A chain has at most `CHAIN_MAX` entries, of successive ticks.
 - The caps are respected after every append. The oldest entries are removed first, and never a base without its chain.
 
@@ -22,7 +22,7 @@ from typing import Final, Protocol
 import msgspec
 
 CHAIN_MAX: Final = 128
-"""Limit on the entries of one chain, which is also the most that are lost with a base."""
+"""Limit on the entries of one chain, and so on the entries that are lost together with their base."""
 
 
 class DecisionEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -89,9 +89,10 @@ def _readable(page: Page, tally: Tally, decode: Callable[[codec.Fields], T]) -> 
 
 
 def feed(page: Page, limit: int, macs: Macs | None = None) -> list[tuple[str, FeedEntry]]:
-    """Return up to `limit` entries of the feed, or those of one pack.
+    """Return up to `limit` entries of the feed, or all of the first pack when that is larger.
 
-    Raises `InvalidError` for a pack that cannot be decoded (`ForgedError`: it has no code of these keys).
+    Raises `InvalidError` for a pack that cannot be decoded (`ForgedError`: it has no valid message
+    authentication code).
     """
     found: list[tuple[str, FeedEntry]] = []
     for entry_id, fields in page:

@@ -1,8 +1,8 @@
 """Webhook deliveries on Redis: a consumer group over the firehose, and a stream for each webhook.
 
 This module owns the commands of both stages. It must not know which event is delivered where. A copy is written before
-its original is acknowledged, and a dead letter before its delivery is removed. The keys have different slots, so a
-crash between the two writes leaves a second copy or letter, never none.
+its original is acknowledged, and a dead letter before its delivery is removed. The keys have different slots, so the
+two writes are not atomic: a crash between them leaves a second copy or letter, but loses none.
 """
 
 from collections.abc import Sequence
@@ -64,8 +64,8 @@ class RedisWebhooks:
 
     async def take_abandoned(self, *, min_idle_s: float, limit: int) -> list[Routable]:
         tail = (_GROUP, self._consumer, int(min_idle_s * 1_000), "0-0", "COUNT", limit)
-        # For Redis 7.0, a claim that finds nothing is no sign of life of the consumer. A read of its own pending
-        # entries is.
+        # In Redis 7.0 a claim that finds nothing does not reset the idle time of the consumer. A read of its own
+        # pending entries does.
         alive = ("XREADGROUP", "GROUP", _GROUP, self._consumer, "STREAMS", keys.EVENT_KEYS[0], _BEYOND)
         calls = [command("XAUTOCLAIM", key, *tail) for key in keys.EVENT_KEYS]
         _, *replies = await self._client.pipeline([Command(keys.EVENT_KEYS[0], alive), *calls])

@@ -22,7 +22,7 @@ _ROUND_S: Final = 1.0
 _PAGE: Final = 256
 _INBOX_PAGES_MAX: Final = 4
 _ALONE_MAX: Final = 256
-"""On a Redis Cluster, this many followers wait on one connection each; further followers poll."""
+"""Of the followers that read by themselves, this many wait on one connection each; further ones poll."""
 _POLL_S: Final = 0.25
 
 

@@ -1,9 +1,9 @@
 """Access checks of the API server: web pages, authentication, impersonation, authorization.
 
 Owns the translation of a request into the action that it wants, and the refusals. Decides nothing about objects.
-Invariants: with RBAC enforced, no request is answered before its rules were checked; invalid credentials are refused
-and never treated as missing credentials; a request from a web page of any site is refused before its credentials are
-read.
+Invariants: with RBAC enforced, no request is answered before its rules were checked; with RBAC or an administrator's
+token, invalid credentials are refused and never treated as missing credentials; a request from a web page of any site
+is refused before its credentials are read.
 
 Source: staging/src/k8s.io/apiserver/pkg/endpoints (filters, request/requestinfo.go; behaviour, v1.37).
 

@@ -42,7 +42,7 @@ LIFE_S = 3600
 LIFE_S_MIN = 600
 LIFE_S_MAX = 2**32
 GONE_GRACE_S = 60.0
-"""Seconds after its deletionTimestamp for which a bound object that is being deleted still keeps a token valid."""
+"""A token stays valid for this many seconds after the deletionTimestamp of its account or bound object."""
 _EXTRA = "authentication.kubernetes.io"
 _BOUND = {"Pod": "pods", "Node": "nodes", "Secret": "secrets"}
 

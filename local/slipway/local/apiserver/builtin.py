@@ -1,6 +1,6 @@
 """The built-in kinds that the local cluster serves.
 
-One table has them all. Invariant: a kind that is neither in this table nor declared by a CustomResourceDefinition is a
+One table lists them. Invariant: a kind that is neither in this table nor declared by a CustomResourceDefinition is a
 404.
 
 Event objects have two forms, that of the core group and that of events.k8s.io. Both share one storage room, and each
@@ -241,7 +241,7 @@ class JobStrategy(PlainStrategy):
         default_template(spec)
 
     def prepare(self, obj: Json) -> None:
-        """Complete a new Job. Sets labels and selector, because the server selects a Job's pods by the Job's uid."""
+        """Complete a new Job. Sets labels and selector, because a Job's pods are selected by the Job's uid."""
         super().prepare(obj)
         uid, name = str(metadata(obj)["uid"]), str(metadata(obj)["name"])
         spec = obj["spec"]

@@ -1,6 +1,6 @@
-"""The controllers that every cluster needs: garbage, namespaces, definitions, pods without a node, old Events.
+"""The controllers of the cluster: garbage collection, namespaces, definitions, nodes, quotas, budgets, claims, Events.
 
-Owns the decision when dependents, namespace contents and leftovers are deleted. Works only through the core, one
+Decides when dependents, the contents of namespaces and leftovers are deleted. Works only through the core, one
 explicit step at a time and in a fixed order, so that the simulation decides when a step runs. Invariants: the garbage
 collector deletes no object that has a living owner; in a Terminating namespace pods are deleted first, and other
 content only when no pod remains; an owner is absent only when no object of its kind, name and uid exists.
@@ -85,7 +85,7 @@ Entry = tuple[str, ObjectKey]
 
 
 class Controllers:
-    """Stores what changed since the last step, and works on it in the next step.
+    """Records the objects that changed since the last step, and handles them in the next step.
 
     A core that is restored from disk marks all its objects once.
     """

@@ -89,7 +89,7 @@ class Journal:
         line = head + b"," + change.record.whole + b"]\n"
         if self._is_broken or os.write(self._log, line) != len(line):
             self._is_broken = True
-            raise InvariantError(f"the log in {self._folder} cannot be written: the cluster is no longer kept")
+            raise InvariantError(f"the log in {self._folder} cannot be written: changes are no longer stored")
         self._written += 1
         if self._written >= self._snapshot_every:
             os.close(self._log)

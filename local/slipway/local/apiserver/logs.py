@@ -19,7 +19,7 @@ CONNECT_TIMEOUT_S = 5.0
 
 class NodeLogs(Protocol):
     def read(self, pod: Json, node: Json, query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        """Yield the log of one container in chunks. A first empty chunk marks the begin of the log.
+        """Yield the log of one container in chunks. The first chunk is empty and marks the start of the log.
 
         Raises: StatusError, only before the first chunk.
         """
@@ -46,7 +46,7 @@ def checked(pod: Json, query: Mapping[str, str]) -> dict[str, str]:
     if "sinceTime" in given:
         since = parse_time(given["sinceTime"])
         if since is None:
-            raise bad_request(f'sinceTime: Invalid value: "{given["sinceTime"]}": not a time as RFC 3339 has it')
+            raise bad_request(f'sinceTime: Invalid value: "{given["sinceTime"]}": must be an RFC 3339 time')
         given["sinceTime"] = format_time(int(since))
     if causes:
         raise invalid("PodLogOptions", metadata(pod)["name"], causes)

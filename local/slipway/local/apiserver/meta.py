@@ -66,6 +66,7 @@ _VALUE_RULE = (
 )
 
 NameForm = tuple[re.Pattern[str], int, str]
+"""(pattern, maximum length, the rule as text) of the names of a kind."""
 SUBDOMAIN: NameForm = (DNS_SUBDOMAIN, NAME_LENGTH_MAX, _SUBDOMAIN_RULE)
 LABEL: NameForm = (DNS_LABEL, LABEL_LENGTH_MAX, _LABEL_RULE)
 SERVICE_LABEL: NameForm = (DNS_1035, LABEL_LENGTH_MAX, _DNS_1035_RULE)
@@ -74,7 +75,6 @@ PATH_SEGMENT: NameForm = (
     NAME_LENGTH_MAX,
     "may not be '.' or '..' and may not contain '/' or '%'",
 )
-"""(pattern, maximum length, the rule as text) of the names of a kind."""
 
 
 def check_shape(obj: Json) -> None:

@@ -3,8 +3,8 @@
 Owns the strategies of the four kinds and the search through them. Reads the store and writes nothing. Invariants: a
 call that no binding allows is refused; a missing role allows nothing; a Role applies only in its own namespace.
 
-A new cluster has a table of roles and priority classes. A controller step updates aggregated roles, which are the union
-of other roles. Invariant: the bootstrap never changes an existing role.
+A new cluster gets default roles, bindings and priority classes. A controller step updates aggregated roles, which are
+the union of other roles. Invariant: the bootstrap never changes an existing role.
 
 Source: plugin/pkg/auth/authorizer/rbac, pkg/apis/rbac/validation (behaviour, v1.37); its bootstrappolicy (names and
 permissions, v1.37; the roles of nodes and controllers are left out, because no user has them here).
@@ -61,7 +61,8 @@ def decide(store: ApiStore, user: User, wanted: Attributes) -> RbacVerdict:
     for rule, source in _rules_of(store, user, wanted.namespace, errors):
         if allows(rule, wanted):
             return RbacVerdict(True, f"RBAC: allowed by {source}")
-    # Like a real server, a refusal starts with the authorizer's name ("rbac: "); an allowing reason does not.
+    # As in a real server, the reason of a refusal starts with the authorizer's name ("rbac: "), that of a permission
+    # does not.
     return RbacVerdict(False, f"rbac: RBAC: {_joined(errors)}" if errors else "")
 
 

@@ -247,7 +247,7 @@ class ApiStore:
 
 
 def _selected(order: list[ObjectKey], namespace: str | None, after: ObjectKey | None) -> list[ObjectKey]:
-    """Return those of the sorted keys that are in the namespace (None: any) and after the key `after`."""
+    """Return the part of the sorted keys that is in the namespace (None: any) and after the key `after`."""
     low = 0 if namespace is None else bisect_left(order, (namespace, ""))
     high = len(order) if namespace is None else bisect_left(order, (f"{namespace}\0", ""))
     return order[low if after is None else max(low, bisect_right(order, after)) : high]
@@ -278,7 +278,7 @@ def _forget_entry(groups: dict[str, dict[tuple[str, ObjectKey], None]], uid: str
 
 
 class ServedEvent(msgspec.Struct):
-    """One watch event. `change` is its commit; `obj` differs from the commit's record when it no longer matches."""
+    """One watch event. `change` is its commit; `obj` differs from the commit's object if that no longer matches."""
 
     type: ChangeType
     obj: Json

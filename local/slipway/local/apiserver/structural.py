@@ -1,12 +1,12 @@
 """Structural schemas of custom resources: compiled once, then used to prune, default and validate objects.
 
-Pruning and defaulting bring an object into shape, and find unknown fields. Invariant: a compiled `Schema` is never
+Pruning and defaulting adapt an object to its schema, and find unknown fields. Invariant: a compiled `Schema` is never
 changed; `shape` changes only the given object.
 
-Validation walks over value, old value and schema, and checks the rules of a schema through their Python twins. It
-interprets no CEL: it looks up a rule by its text in the given mapping. Invariants: rules run only when no value is
-missing, too long or of a wrong type; a transition rule runs only where both the old and the new value exist and belong
-to the same element.
+Validation walks over value, old value and schema, and checks the CEL rules of a schema. It interprets no CEL: for each
+rule there is a Python function, its twin, which is looked up by the text of the rule. Invariants: rules run only when
+no value is missing, too long or of a wrong type; a transition rule runs only where both the old and the new value exist
+and belong to the same element.
 """
 
 import functools
@@ -359,7 +359,7 @@ def _combined(schema: Schema, value: Any, path: str) -> list[FieldCause]:
 
 
 def _rules(schema: Schema, value: Any, old: Any, path: str, twins: RuleTwins) -> list[FieldCause]:
-    """Check the rules in the value and below it; `old` is None where no old value corresponds."""
+    """Return the broken rules of the value and of the values in it; `old` is None where there is no old value."""
     if value is None:
         return []
     causes = list[FieldCause]()

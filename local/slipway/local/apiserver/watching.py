@@ -75,7 +75,7 @@ async def watch(
     try:
         cursor = query.version
         if cursor == 0 or query.sends_initial:
-            # The state and its version are read together: objects may change while the client takes the first chunk.
+            # The state and its version are read together: objects may change while the client receives the first chunk.
             chunk, cursor = b"".join(_initial(core, query, matches, encode)), core.version
             yield chunk
         else:
@@ -91,8 +91,8 @@ async def watch(
             seen = (visible(change, query.namespace, matches) for change in changes)
             chunk = b"".join(encode(event) for event in seen if event is not None)
             now = loop.time()
-            # Also at the end, like the real server: a client that continues from this version misses no event and
-            # receives few events again.
+            # A bookmark is also sent at the end, as by the real server: a client that continues from its version misses
+            # no event, and receives few events again.
             if query.bookmarks and now >= min(bookmark_at, ends_at):
                 chunk += bookmark(kind, cursor)
                 bookmark_at = now + bookmark_interval_s

@@ -46,7 +46,8 @@ async def run(socket: Socket, program: Program, container_program: Shim, *, stdi
             signal_group(process.pid, signal.SIGKILL)
             await over
         if over.done():
-            # A slow reader still receives all output. Only output that another process keeps open is not awaited.
+            # A slow reader still receives all output. If another process keeps the output open, this waits only until
+            # no more output comes.
             while not printing.done() and not process.is_silent():
                 await asyncio.wait({printing}, timeout=LINGER_S)
             await _say(socket, exec_channels.status_of(over.result()))
@@ -197,7 +198,7 @@ class _Process:
                 self._close_input()
 
     def end_input(self) -> None:
-        """End the input; on a terminal a control character marks the end."""
+        """End the input: close it, or on a terminal write the control character for the end of a file."""
         if self._tty and self._stdin >= 0:
             with contextlib.suppress(OSError):
                 os.write(self._stdin, _END_OF_FILE)
@@ -238,7 +239,7 @@ class _Process:
 
 
 def _own(fd: int) -> int:
-    """Return a non-blocking copy of a descriptor that no child process inherits."""
+    """Return a non-blocking copy of a descriptor. No child process inherits the copy."""
     mine = os.dup(fd)
     os.set_blocking(mine, False)
     return mine

@@ -1,7 +1,7 @@
 """The objects of a local node in the cluster: its Node, and the Lease that shows that the node is alive.
 
-Owns both manifests and their writes. Invariant: fields of a Node from other writers (taints, cordons, their own labels)
-are preserved.
+Owns both manifests and their writes. Invariant: the fields of a Node that other writers set (taints, cordons, their own
+labels) are preserved.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ class NodeShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def node_manifest(name: str, index: int, shape: NodeShape, *, log_endpoint: str, port: int, now: float) -> RawObject:
-    """Return the manifest of a ready Node. Logs are read at `log_endpoint`; if it is "", at `port` as of a kubelet."""
+    """Return the manifest of a ready Node. Logs are read at `log_endpoint`, or at the kubelet's `port` if it is ""."""
     quantities = shape.resources().quantities()
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     labels = {
@@ -121,7 +121,7 @@ async def retire(kube: KubeApi, prefix: str, *, keep: Set[str]) -> None:
 
 
 async def report(kube: KubeApi, name: str, clock: Clock) -> None:
-    """Set the node's conditions to ready if its Node is not ready, for example after the machine was asleep."""
+    """Set the conditions of the Node to ready if it is not ready, for example because the machine was asleep."""
     node = await kube.get(NODES, name)
     conditions = objects_of(node.status.get("conditions"))
     if not any(item.get("type") == "Ready" and item.get("status") == "True" for item in conditions):

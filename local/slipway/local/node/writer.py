@@ -1,7 +1,8 @@
 """Writes the status of pods and Events about them to the API server.
 
-Of a pod's status only the newest is written, with the last seen resource version, retried until one succeeds. Knows
-nothing of containers: a callback builds the status for each write. Invariant: an unchanged status is not written.
+Only the newest status of a pod is written, with the last seen resource version, and the write is retried until one
+succeeds. Knows nothing of containers: a callback builds the status for each write. Invariant: an unchanged status is
+not written.
 
 Events say why a pod cannot start, as those of a kubelet do. Best effort: a failed write is not retried. Each text is
 written once per pod, and a pod gets at most `TEXTS_MAX` texts.
@@ -105,7 +106,7 @@ class StatusWriter:
                 meta = pod.metadata
                 fresh = await self._kube.get(PODS, meta.name, namespace=meta.namespace)
                 if fresh.metadata.uid != meta.uid:
-                    raise NotFoundError(f"pod {meta.name} is another one now") from None
+                    raise NotFoundError(f"pod {meta.name} was replaced by another pod of the same name") from None
                 self.observe(fresh)
 
     def _tell(self) -> None:

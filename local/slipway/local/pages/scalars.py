@@ -78,7 +78,7 @@ def _row_points(row: dict[str, Any], index: int) -> Iterator[tuple[str, Point]]:
 
 
 def _number(value: object) -> float | None:
-    """Return a value as a finite number, or None when it is none."""
+    """Return the value as a float, or None when it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -131,7 +131,7 @@ def _summary_value(message: bytes) -> tuple[str, float | None]:
 
 
 def _tensor_scalar(message: bytes) -> float | None:
-    """Return the single number of a tensor, in which newer writers store scalars; None for other tensors."""
+    """Return the number of a tensor with one element, as newer writers store scalars; None for other tensors."""
     kind, raw = 0, b""
     for number, value in _fields(message):
         if number == 1 and isinstance(value, int):

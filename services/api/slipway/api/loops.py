@@ -1,7 +1,7 @@
 """The loops of the api, and how long each may make no progress.
 
-Owns the table. `runtime/liveness.py` defines the meaning of a bound. Answering requests is no loop in this table: the
-probe itself is a request, and fails when no request is answered.
+Owns the table. `runtime/liveness.py` defines the meaning of a bound. Answering requests is not a loop in this table:
+the probe itself is a request, and fails when no request is answered.
 """
 
 from slipway.runtime.liveness import Loop

@@ -73,7 +73,7 @@ async def build(context: ServiceContext[Settings]) -> None:
 def compose(
     context: ServiceContext[Settings], kube: WatchingKube, streams: Streams, behind: BestEffortWriter
 ) -> ApiDeps:
-    """Start the application over these clients and its background loops; with `--once`, start nothing.
+    """Start the application and its background loops with these clients; with `--once`, start nothing.
 
     Return the dependencies of the application.
     """
@@ -138,7 +138,7 @@ class ApiServerAnswers:
     """
 
     def __init__(self, kube: Kube, clock: Clock, namespace: str) -> None:
-        """`namespace` is Slipway's own: it contains no allocations, so that a probe costs the API server nothing."""
+        """`namespace` is Slipway's own: it contains no allocations, so that a probe costs the API server little."""
         self._kube = kube
         self._namespace = namespace
         self._clock = clock
@@ -228,7 +228,7 @@ async def check(parts: ApiDeps) -> None:
 
 
 async def _serve_health(context: ServiceContext[Settings]) -> None:
-    """Serve the probes on a listener of their own, for an api that is reachable only from this machine."""
+    """Serve the probes on a listener of their own: a kubelet cannot reach an api that listens on a loopback address."""
     settings = context.settings
     listener = context.resources.enter_context(bind(parse_listen(settings.health_listen)))
     _log.info("serving probes", listen=settings.health_listen)
@@ -271,7 +271,7 @@ async def _announce(context: ServiceContext[Settings], parts: ApiDeps) -> None:
 
 
 async def _fail_with(broken: "asyncio.Future[InvariantError]", parts: ApiDeps) -> None:
-    """End the process when a request found an invariant broken."""
+    """End the process when a request has found a broken invariant."""
     stopping = asyncio.ensure_future(parts.stop.wait())
     await asyncio.wait({broken, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()

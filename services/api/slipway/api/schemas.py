@@ -758,7 +758,7 @@ class NodeView(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     used: dict[str, str]
     """resources that the ranks on the node request"""
     gpu_type: str
-    """the type of its GPUs, from the labels of the node"""
+    """the type of its GPUs: the flavor of the pool that it belongs to, else the type in its labels"""
     gpus: int
     """whole devices that it has"""
     gpus_used: int
@@ -771,7 +771,7 @@ class ReplayAllBody(Request, kw_only=True, frozen=True):
 
 
 class ReplayedView(msgspec.Struct, kw_only=True, frozen=True):
-    """The number of dead letters that were sent again; `reasons` are why the others were refused."""
+    """The number of dead letters that were sent again; `reasons` are the reasons for which the others were refused."""
 
     replayed: int
     refused: int

@@ -1,16 +1,16 @@
 """Binding of released pods by others: by kube-scheduler behind a gate, or by an extender of the pool.
 
-Releases are not known here: the caller has found the uid of the pod in one.
+This module does not read releases: its caller passes the uid of a pod that a release lists.
 
 kube-scheduler: one write (`open_gate`) lets it bind a released pod. The write pins the pod to the planned node and
 removes our gate. Promises: a gate is only opened together with the pin, on the pod with the uid of the release; gates
 of other programs stay. `open_gate` may be called again at any time. Not promised: that kube-scheduler finds room on
 that node (the watcher ends an attempt whose pods wait too long for it).
 
-Extenders (`ExtenderBinding`): the extender of a pool is called, and it is checked that it did what was decided. Its
-response is never trusted: the pod is read afterwards, and shows its node. An extender that answers "bound" and has not
-bound the pod has failed like any other: the bind is retried, or the pod worker binds the pod if the extender is
-ignorable. An extender that has bound the pod to another node has broken the attempt.
+Extenders: `ExtenderBinding` calls the extender of a pool, and checks that the pod is bound to the planned node. The
+response of the extender is never trusted: the pod is read afterwards, and shows its node. If an extender answers
+"bound" and has not bound the pod, the call has failed: the bind is retried, or the pod worker binds the pod if the
+extender is ignorable. If an extender has bound the pod to another node, the attempt is broken.
 """
 
 from collections.abc import Mapping
@@ -142,7 +142,9 @@ class ExtenderBinding:
         return _binder(allocation, pool)
 
     async def bind(self, extender: ExtenderFact, namespace: str, pod: str, *, uid: str, node: str) -> bool:
-        """Whether the pod is bound to `node` now. If False, the extender may be ignored, and the caller binds the pod.
+        """Let the extender bind the pod; return whether the pod is bound to `node` now.
+
+        If False, the extender may be ignored, and the caller binds the pod.
 
         Raises:
             UnavailableError: the extender has not bound the pod, and only the extender may bind it.

@@ -42,8 +42,10 @@ class LaunchStage(IntEnum):
 
 
 class PriorityLimiter:
-    """Runs at most `limit` calls at once; further calls wait for a free slot. A call that ends is a move of its
-    hint."""
+    """Runs at most `limit` calls at once; further calls wait for a free slot.
+
+    The end of each call is reported to the liveness check, as progress of the loop that runs the call.
+    """
 
     def __init__(self, limit: int, clock: Clock | None = None) -> None:
         self._limit, self._clock = limit, clock
@@ -53,7 +55,7 @@ class PriorityLimiter:
         self._numbers = count()
 
     def stalled_since(self) -> float:
-        """Return the time from which a hint may be judged to stand still (monotonic seconds).
+        """Return the time before which no hint is regarded as stalled (monotonic seconds).
 
         While calls wait for a slot, this is the end of the last call; else 0.
         """

@@ -10,8 +10,8 @@ Which attempts have a group, and its fields, is in `slipway.pods.manifest` ([dec
 80](docs/adr/0080-gangs-that-kube-scheduler-binds-are-pod-groups.md)).
 
 Promises: a launch without a group makes no call; the API server is asked once per process whether it serves groups, and
-again after a create of a group found that it does not. A group is never deleted here: it belongs to the ConfigMap of
-its attempt, and the garbage collector of the cluster deletes both.
+again after it has answered the create of a group with 404. A group is never deleted here: it belongs to the ConfigMap
+of its attempt, and the garbage collector of the cluster deletes both.
 
 Volume claims: `make_once` creates those that are created on first use, `needs_scheduler` finds those that only
 kube-scheduler can bind. kube-scheduler picks the node of a volume that waits for its first consumer; a pod that we

@@ -1,14 +1,15 @@
 """Decides what the pod worker has to do for one allocation now, and with an existing object of a wanted name. Pure.
 
 The next step (`decide`) follows from the allocation alone: when a launch begins, continues, or is torn down. It depends
-on no pods, no calls and no time. Whether the pods exist is found out while the decision is carried out, because every
-step of that is idempotent.
+on no pods, no calls and no time. The launcher and the remover find out which pods exist while they carry out the
+decision; each of their steps is idempotent.
 
 Invariants: an allocation is launched only if this attempt is admitted and is not to stop; a pod is bound only if the
 release of this attempt lists it. A past attempt is always torn down; the current attempt is torn down only when it was
-stopped before its release, or when the watcher has ended it. In a running gang, only ranks that the scheduler has
-evicted are deleted. Ranks are added to it only on nodes that the scheduler has chosen, and not while other ranks leave.
-A rank starts again in its place only if the watcher has recorded that restart.
+stopped before its release, or when the watcher has ended it. In a running gang, only evicted ranks are deleted: the
+scheduler evicts ranks, and the watcher evicts added ranks that cannot start. Ranks are added to it only on nodes that
+the scheduler has chosen, and not while other ranks leave. A rank starts again in its place only if the watcher has
+recorded that restart.
 
 The verdict after AlreadyExists (`judge_existing`) is a function of the found object and of the one that we would have
 created. Invariants: an object of another owner is never changed; an object that is being deleted is waited for, never
@@ -64,8 +65,10 @@ class DeleteRanks(msgspec.Struct, frozen=True, tag=True):
 
 
 class AddRanks(msgspec.Struct, frozen=True, tag=True):
-    """Create, release and bind ranks that change `n` of the growth added to a running gang, and that have not
-    started."""
+    """Create, release and bind the ranks that were added to a running gang and are not known to be bound.
+
+    `n` is the number of the last change of the growth that added them.
+    """
 
     n: int
     ranks: tuple[int, ...]

@@ -11,9 +11,9 @@ quota would block one another.
 Not promised: that the pods of a failed launch are gone. The teardown deletes them; they are unbound, so they run
 nowhere.
 
-The Service is created after the pods, which need it once they run: for each pod that is added to an existing Service,
-two controllers of the cluster go through all of its pods. A Service that several allocations share is created before
-the pods: if it is refused, there are no pods to delete.
+The Service is created after the pods, because the pods need it only once they run, and because for each pod that is
+added to an existing Service, two controllers of the cluster go through all of its pods. A Service that several
+allocations share is created before the pods: if it is refused, there are no pods to delete.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Finds work by consistent LISTs, without hints: while Redis is absent or does not answer, and for `--once`.
 
-Owns which LISTs find which work. Must not know what the work is: each find is given to the same handler, which reads
-the allocation again.
+Owns which LISTs find which work. Must not know what the work is: each allocation that is found is passed to the same
+handler, which reads the allocation again.
 
 The quick pass finds launches and ends in progress. The full pass also finds all other work: a gang that is only partly
 bound, and objects that outlived their attempt. The watcher sweeps objects whose allocation does not exist any more.
@@ -32,15 +32,15 @@ FULL_EVERY_S = 20.0
 JITTER = 0.25
 REST_MAX_S = 30.0
 CALM = 4
-"""While Redis answers, it is pinged so many times more rarely: the consumer of hints notices first that it is
-unreachable. Problems that only the ping shows (no memory, no writes) are seen that much later."""
+"""While Redis answers, the time between two pings is up to this many times as long: the consumer of hints notices first
+that Redis is unreachable. Problems that only the ping shows (no memory, no writes) are noticed that much later."""
 
 
 OWN_KINDS = (brief(PODS), brief(CONFIG_MAPS), brief(SERVICES))
 
 
 class Poller:
-    """Looks for work by LISTs. `pinger` is None when there is no Redis at all."""
+    """Looks for work by LISTs. `pinger` is None when no Redis is configured."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Poller:
         self._resting: asyncio.Timeout | None = None
 
     async def step(self) -> float:
-        """Look for work once, or rest for long if Redis answers; return after how many seconds the next step is due."""
+        """Look for work once, or only pause if Redis answers; return after how many seconds the next step is due."""
         pause_s = self._interval_s * self._random.uniform(1 - JITTER, 1 + JITTER)
         if await self._redis_answers():
             await self._rest(min(REST_MAX_S, pause_s * (CALM - 1)))
@@ -99,7 +99,7 @@ class Poller:
         except InvariantError:
             raise
         except ControlPlaneError as error:
-            # The worker has logged the error, and the next look finds the work again. A wait here would delay others.
+            # The worker has logged the error, and a later step finds the work again. A wait here would delay others.
             failures.append(error)
 
     async def _rest(self, seconds: float) -> None:
@@ -147,7 +147,7 @@ class Poller:
         return list(hints.values())
 
     async def _list_own(self, kind: Resource[MetadataOnly]) -> list[MetadataOnly]:
-        # Our objects that belong to no allocation (uploads, usage totals) are not the pod worker's.
+        # Our objects without the label of an allocation (uploads, usage totals) are not the pod worker's.
         selector = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_ALLOCATION_UID}"
         return (await self._kube.list(kind, label_selector=selector)).items
 

@@ -1,9 +1,9 @@
 """Reads and caches the resource pools, and the settings of a workspace for its pods.
 
 Owns how old a cached pool and workspace may be; every launch needs both. A pool's defaults are part of the admitted
-spec, and the admission has the hash of that spec. A cached pool that yields this hash is good, however old it is; a
-cached pool that does not is read again. Of a workspace, the pull Secrets for images may be old. The service accounts
-and the Secrets that a template may name are always read again.
+spec, and the admission has the hash of that spec. A cached pool that yields this hash is correct, whatever its age; a
+cached pool that does not is read again. Of a workspace, only the pull Secrets for images may come from the cache. If a
+spec names a service account or a Secret, or has a home directory, the workspace is read again.
 """
 
 import msgspec

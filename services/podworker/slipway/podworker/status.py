@@ -124,7 +124,7 @@ async def set_condition(
     is_same = known is not None and (known.status, known.observed_generation) == (status, attempt)
     since = (known.last_transition_time if is_same and known else None) or format_time(now)
     if parse_time(since) > now + SKEW_S:
-        # A process whose clock was ahead has written this time. A wait that begins then would last too long.
+        # A process whose clock was ahead has written this time. A wait that is measured from it would last too long.
         is_same, since = False, format_time(now)
     wanted = Condition(
         type=type_,

@@ -69,8 +69,7 @@ class AttemptRemover:
             found = await self._pods(allocation, through, asked)
             doomed: list[tuple[Resource[Any], ObjectMeta]] = [(PODS, meta) for meta in found]
             if is_current and not keeps_shared and allocation.spec.service is not None:
-                # This comes before the ConfigMap is deleted,
-                # because its existence shows the next worker that work is left.
+                # The ConfigMap is deleted later: while it exists, the next worker sees that work is left.
                 await self._sharing.leave(allocation, allocation.spec.service)
             if not keeps_shared:
                 shared: list[Resource[Any]] = [SERVICES, CONFIG_MAPS] if _rank_count(allocation) > 1 else [CONFIG_MAPS]

@@ -68,8 +68,8 @@ BOUND_MAX = 8192
 ONCE = RetryPolicy(name="podworker_once", attempts_max=1, total_s=0.0, first_s=0.0, cap_s=0.0)
 REASON_BIND_REFUSED = "BindRefused"
 TELL_AFTER_S = 3.0
-"""The condition Stuck reports a launch that has failed for so long, but not a server that is unreachable for a
-moment."""
+"""The condition Stuck reports a launch only after it has failed for this long, so that a server that is unreachable for
+a moment is not reported."""
 _STATES = (ClaimPendingError, QuotaExceededError)
 """Errors that another try alone does not mend, so they are reported at once."""
 _STARTS = LaunchIntent | Bind | RestartRanks
@@ -187,7 +187,7 @@ class Worker:
             except NotFoundError:
                 return "gone"
             except DeniedError as error:
-                # Like in a teardown, the hint is delivered again until the operator has repaired the permissions.
+                # As in a teardown, the hint is delivered again until the operator has repaired the permissions.
                 raise UnavailableError(f"the allocation cannot be read: {error}") from error
             if not allocation.metadata.uid.startswith(uid_prefix):
                 return "another object"
@@ -246,8 +246,8 @@ class Worker:
         return "shed"
 
     async def _add_ranks(self, allocation: Allocation, n: int, ranks: tuple[int, ...], traceparent: str) -> str:
-        """Create and bind the pods of added ranks. Ranks that cannot be created are withdrawn; the gang goes on
-        without."""
+        """Create and bind the pods of added ranks. Ranks that cannot be created are withdrawn; the gang goes on without
+        them."""
         try:
             if unreleased(allocation):
                 admitted = await self._pools.admitted_spec(allocation)
@@ -281,8 +281,8 @@ class Worker:
         return "joined"
 
     async def _restart_ranks(self, allocation: Allocation, ranks: tuple[int, ...], traceparent: str) -> str:
-        """Create new pods for failed ranks, each when its pause is over. While one cannot be created, the gang waits;
-        the watcher ends that wait after a while."""
+        """Create new pods for failed ranks, each when its pause is over. While a pod cannot be created, the gang
+        waits and the condition Stuck reports why; the watcher ends the attempt after a while."""
         now, restarts = self._clock.now(), allocation.status.restarted_ranks
         waits_s = {
             each.rank: parse_time(each.not_before) - now if each.not_before else 0.0

@@ -6,9 +6,9 @@ Owns only the order of these steps: `cluster.py` has the facts, `plan/` decides,
 Invariants: only decisions in the ledger are applied. Entries of an earlier leader are completed before new decisions
 are made. A tick that decides nothing writes nothing.
 
-The policy: each mistake in the scheduling policy of the led pool is reported once and never stops a tick. Only the
-wrong score or argument is ignored. An administrator finds the mistake in the log, with its path in the ResourcePool,
-and as a number in `slipway_policy_faults`.
+The policy: a mistake in the scheduling policy of the led pool never stops a tick. An unknown score, all args of a
+score with a wrong arg, and an invalid window are ignored. Each time the pool changes, every mistake is logged with its
+path in the ResourcePool, and `slipway_policy_faults` has their number.
 
 The shadow: a second policy plans on the leader's real snapshots, and the decisions that differ are counted. A shadow
 plan is made at the end of a tick, after all its writes, and only so often that it uses a small part of the time. Ticks
@@ -68,7 +68,7 @@ _log = log.get_logger(__name__)
 
 
 class Policies:
-    """The policies of one leadership, as the pool changes."""
+    """The current scheduling policy of the led pool; it is computed again when the pool changes."""
 
     def __init__(self) -> None:
         self._pool: PoolFact | None = None
@@ -88,7 +88,7 @@ class Policies:
 PART: Final = 10
 """Shadow plans use at most 1/PART of the time."""
 KEPT_MAX: Final = 32
-"""The number of different decisions of one tick that are in the log."""
+"""The largest number of differing decisions of one tick that the decision log contains."""
 
 
 class ShadowPlanner:
@@ -138,8 +138,8 @@ class ShadowPlanner:
 
 HINT_DEADLINE_S = 2.0
 LOOK_AHEAD_MAX = 8
-"""The number of objects that are read while the ledger is written, which saves a round trip for a launch on an idle
-system. With more decisions, the later reads would be old by the time of their write."""
+"""The largest number of objects that are read while the ledger is written, which saves a round trip for a launch on an
+idle system. With more decisions, the later objects would be outdated by the time of their write."""
 
 FIRED_MAX = 256
 """The number of deadlines that are fired in one tick."""
@@ -219,15 +219,15 @@ class Cycle:
         """the trace and the extender answers of the last plan"""
 
     def warm(self) -> None:
-        """Update the planner's columns from the tables, as the first tick would have to."""
+        """Build the planner's columns and read the policy now, so that the first tick has less to do."""
         self._policies.of(self._view.snapshot(self._ledger, self._clock.now()).pool)
 
     async def promote(self, reach: Callable[[int], Awaitable[bool]]) -> None:
-        """Take over the ledger: raise the epoch under its version, so that every earlier leader is fenced off.
+        """Take over the ledger: raise its epoch by compare-and-swap, so that every earlier leader is fenced off.
 
         `reach` updates the tables to a version of the allocations, and returns whether it had to LIST. The order is
-        read, reach, write. So the tables show the effect of every decision that has left the ledger: the write would be
-        refused if one had left it since the read.
+        read, reach, write. So the tables show the effect of every decision that has left the ledger: if a decision had
+        left the ledger since the read, the write would be refused.
         """
         begun_s, tries, lists = self._clock.monotonic(), 0, 0
         while True:
@@ -259,14 +259,14 @@ class Cycle:
             TransientError: the API server did not answer; the next tick continues from the stored state.
             InvariantError: the plan breaks one of its own rules; no part of it was committed.
         """
-        # 1. Decisions whose effect the tables show are settled; open decisions are finished first.
+        # 1. Settle the decisions whose effect the tables show, and finish the open ones before deciding anything new.
         finished: list[AppliedEffect] = []
         if self._ledger.decisions:
             with _timed("finish"):
                 self._settle()
                 finished = await self._apply(self._ledger.decisions, self._ledger.nodes)
                 self._settle()
-        # 2. Deadlines that are stored in the objects.
+        # 2. Fire the deadlines that have passed; they are stored in the objects.
         stopped = await self._fire_deadlines()
         # 3. Plan, unless the input of planning is unchanged.
         await self._volumes.read_due(is_planning=self._is_due(self._clock.now()))
@@ -280,7 +280,7 @@ class Cycle:
         snapshot, plan, recorded = await self._plan(now)
         liveness.beat()
         seed = self._ledger.tick
-        # 4. The ledger first (the fence), then the admissions.
+        # 4. Write the decisions to the ledger first (the fence), then to the allocations.
         placed = decisions_of(plan)
         before, standing = self._ledger, without_replaced(self._ledger, plan)
         applied: list[AppliedEffect] = []
@@ -309,7 +309,7 @@ class Cycle:
         # A plan without decisions is valid until its input changes;
         # after one with decisions, the next tick plans again.
         self._planned_at = () if placed or plan.dropped else generation
-        # 6. After all important work: the plan of the shadow policy, and the record of the tick.
+        # 6. Last, what no decision depends on: gauges, the plan of the shadow policy, and the record of the tick.
         if isinstance(plan.explanations, Explanations):
             self.gauges.measure(plan.explanations)
         self._forecast_accuracy.note(plan.kept)
@@ -336,8 +336,10 @@ class Cycle:
         self._ledger = ledger.settle(self._ledger, ledger.obsolete_evictions(self._ledger))
 
     async def _commit(self, committed: Ledger, decided: Sequence[Decision]) -> Seen | None:
-        """Write the ledger and, at the same time, read the objects of the first decisions;
-        None when another write came first."""
+        """Write the ledger and, at the same time, read the objects of the first decisions.
+
+        Return {decision id: its object}; None when another write came first.
+        """
         known = {each.id: allocation_of(each, self._cluster.allocations.get(each.allocation)) for each in decided}
         first = [each for each in decided if known[each.id] is None and not ledger.is_held(each)][:LOOK_AHEAD_MAX]
         saved, found = await asyncio.gather(
@@ -368,8 +370,8 @@ class Cycle:
             try:
                 result = await self._applier.decision(decision, nodes, seen)
             except (StaleError, TransientError, DeniedError) as exc:
-                # The decision stays in the ledger, and the next tick or the next leader finishes it. If our account may
-                # not write it, the other decisions must not wait for that.
+                # The decision stays in the ledger, and the next tick or the next leader finishes it. If our service
+                # account lacks a permission for this object, the other decisions must still be applied.
                 _log.warning("decision not applied yet", decision=decision.id, error=str(exc))
                 return None
             finally:
@@ -410,8 +412,7 @@ class Cycle:
         return True
 
     async def _without_use(self, due: Sequence[PassedDeadline]) -> list[PassedDeadline]:
-        """Return the deadlines that have really passed, without idle deadlines of allocations in use, which are
-        postponed."""
+        """Return `due` without the idle deadlines of allocations that are in use; these deadlines are postponed."""
         idle = [item.allocation for item in due if item.reason is Reason.IDLE]
         now, used = self._clock.now(), set[str]()
         for fact, until in zip(idle, await self._idleness.idle_at(idle), strict=True):
@@ -501,7 +502,7 @@ class Cycle:
             async with asyncio.timeout(HINT_DEADLINE_S):
                 await self._hints.send(hints)
         except (TransientError, TimeoutError) as exc:
-            # The watcher sends a hint for every allocation whose phase needs work.
+            # No error: the watcher sends a hint again for every allocation whose phase needs work.
             _log.warning("hints not sent", count=len(hints), error=str(exc))
 
     def _report(
@@ -538,9 +539,9 @@ class Cycle:
 
 
 def _charged(committed: Ledger, decided: Sequence[Decision], snapshot: PoolSnapshot, plan: Plan) -> Ledger:
-    """Return the ledger with the usage of the eviction limits by its new evictions.
+    """Return the ledger with its new evictions charged to the eviction limits.
 
-    Both are in one write, so neither is stored without the other.
+    The evictions and the charges are in one write, so neither is stored without the other.
     """
     kept = {each.uid for each in decided if each.kind is DecisionKind.EVICT}
     evictions = [each for each in plan.evictions if each.uid in kept]

@@ -4,8 +4,8 @@ Deadlines are times in the object (`status.deadlines`, and the pending timeout o
 never resets one. The scheduler fires them as `status.stop`. They are sorted by time, and follow the changes of the
 leader's table: the cost of a tick depends on the changes, not on the number of allocations. No IO.
 
-Invariants: of several deadlines the earliest fires; no deadline fires before its time, after the end, or while another
-stop is set. Only the idle deadline may be postponed, by the activity that `idleness.py` reads.
+Invariants: of several deadlines the earliest fires; no deadline fires before its time, after its allocation has ended,
+or while another stop is set. Only the idle deadline may be postponed, by the activity that `idleness.py` reads.
 
 `TimerQueue` orders keys by time: which keys are due, and when the next one is due. Pure data. A key has one time;
 setting another one replaces it. `set` costs the logarithm of the number of keys, `next` costs next to nothing, `due`
@@ -23,7 +23,7 @@ from slipway.model.reasons import Reason
 from slipway.scheduler.cluster import FactTable
 
 STALE_MAX = 1000
-"""The number of replaced times that are kept, in addition to as many as there are keys."""
+"""The heap keeps at most so many replaced times, plus as many as there are keys."""
 
 
 class TimerQueue:
@@ -119,15 +119,17 @@ class Deadlines:
         self._set(fact.key)
 
     def retry(self, fact: AllocationFact, at: float) -> None:
-        """Retry a deadline that could not be fired at `at` (epoch seconds),
-        so that it does not delay other deadlines."""
+        """Fire a deadline again at `at` (epoch seconds), because it could not be fired now.
+
+        Until then, `passed` does not return it, so it does not delay other deadlines.
+        """
         self._again_at[fact.key] = at
         self._set(fact.key)
 
     def next_due(self, now: float) -> float | None:
         """Return when the next deadline or backoff after `now` ends (epoch seconds), or None."""
         self._read_changes()
-        # A backoff that is over needs no further tick; a deadline that has passed fires in every tick anyway.
+        # A backoff that is over needs no further tick; every tick looks for deadlines that have passed.
         for key in self._backoffs.due(now):
             self._backoffs.set(key, None)
         times = [self._ends.next(), self._backoffs.next()]

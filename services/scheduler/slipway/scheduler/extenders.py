@@ -81,7 +81,7 @@ class Extenders:
         self._tasks: TaskGroup | None = None
         self.on_change = on_change
         self.news = 0
-        """The number of answers so far."""
+        """The number of answers and faults that were stored so far."""
 
     def run_in(self, tasks: TaskGroup) -> None:
         """Make calls in the background from now on, in `tasks`."""

@@ -39,7 +39,7 @@ class LedgerStore:
 
         Raises:
             NotFoundError: the pool is gone.
-            DeposedError: the stored epoch is above the one that this leader wrote.
+            DeposedError: the stored epoch is not the one that this leader wrote.
         """
         self.pool = await self._kube.get(RESOURCE_POOLS, self._pool_name)
         ledger = _decoded(self.pool)

@@ -23,8 +23,7 @@ class PlannerView:
         self._windows: list[float] = []
 
     def snapshot(self, ledger: Ledger, now: float) -> PoolSnapshot:
-        """Return a snapshot of the pool; the ledger's open decisions are treated as admissions that were not seen
-        yet."""
+        """Return a snapshot of the pool. Open decisions of the ledger replace what the tables do not show yet."""
         cluster, columns = self._cluster, self._columns
         if cluster.pools.take_changes():
             columns.set_pool(cluster.pools.get(self._pool) or PoolFact(name=self._pool))

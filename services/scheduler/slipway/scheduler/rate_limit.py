@@ -21,7 +21,7 @@ class RateLimit:
         return int(self._left)
 
     def spend(self, count: int) -> None:
-        """Subtract `count` operations; they may exceed the rest, which then fills up later."""
+        """Subtract `count` operations. `count` may exceed what is left: then more time passes until one is allowed."""
         self._left -= count
 
     def wait_s(self) -> float:

@@ -1,8 +1,8 @@
 """Reads the volume claims of waiting allocations, so that a plan knows from which nodes each volume can be reached.
 
 Owns which claims are read and how often. `facts/volumes.py` explains what a claim means,
-`plan/placement/filters/volume_zone.py` what follows for a plan. Only pools with `binding: direct` need it: elsewhere
-kube-scheduler does it.
+`plan/placement/filters/volume_zone.py` what follows for a plan. Only pools with `binding: direct` need these reads: in
+other pools kube-scheduler checks the volumes.
 
 Promises: an allocation without claims costs no call; each claim is read by name, and only while a waiting allocation
 names it. An allocation is not placed before each of its claims was read once. A tick waits at most `PATIENCE_S` for
@@ -35,7 +35,7 @@ READ_S = 5.0
 FRESH_S = 60.0
 """How long a claim that can be mounted is used before it is read again for the next plan."""
 UNBOUND_S = 1.0
-"""How long a claim is used that gets its volume with its first pod, or is created for it."""
+"""The same for a claim that has no volume yet: it gets one with its first pod, or the claim is created for that pod."""
 AGAIN_S = 5.0
 """The pause between reads of a claim that cannot be mounted yet."""
 PAUSE_FIRST_S, PAUSE_MAX_S = 1.0, 30.0

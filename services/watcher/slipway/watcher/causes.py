@@ -31,7 +31,7 @@ class EndCause(msgspec.Struct, frozen=True, kw_only=True):
     rank: Rank | None = None
     end: RankExit | None = None
     by: str = ""
-    """which allocation the attempt is preempted for; empty when it is none"""
+    """the allocation for which the attempt is preempted; else empty"""
     said: str = ""
     """the decision of the allocation's failure or success policy, in words; empty without one"""
     target: int | None = None
@@ -73,7 +73,7 @@ class EndCause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def preempted(view: ReductionView, allocation: Allocation) -> tuple[Allocation, EndCause | None]:
-    """Start a requested preemption; return the allocation, and the cause if the preemption ends it now."""
+    """Start a requested preemption; return the allocation, and the cause if the preemption ends the attempt now."""
     preempt, found = ends.preemption(allocation), view.gang
     if preempt is None or view.stop in ends.CANCELS:
         return allocation, None

@@ -43,8 +43,8 @@ def unreachable(view: ReductionView) -> tuple[Pod, ...]:
 
 
 def with_long_grace(view: ReductionView) -> tuple[tuple[Pod, int], ...]:
-    """Return deleted pods of a cancelled attempt with a longer grace period than the user's, and the user's
-    (seconds)."""
+    """Return (pod, the user's grace period in seconds) for each pod of a cancelled attempt that is being deleted with a
+    longer grace period."""
     signals, status = view.allocation.spec.signals, view.allocation.status
     is_current = signals is not None and signals.attempt == status.attempt
     if signals is None or not is_current or signals.grace_s is None or view.stop is not Reason.KILLED:

@@ -3,16 +3,16 @@
 `ConsistentReads` makes sure that pods, nodes and leftovers are gone. Absence in a cache is never evidence. An error
 here is raised to the caller, who then does nothing.
 
-`PodWatchLag` decides how long released pods that were never seen are waited for, before they are read directly. It does
+`PodWatchLag` decides how long to wait for released pods that were never seen, before they are read directly. It does
 not know what a missing pod means. Each resource has its own watch, so under load a release is often known before its
 pods. Reading all of them by name would cost the API server more than creating them did, at the time of highest load.
 
 Pods are created before their release, so a pod watch that has reached the version of the release has shown them. The
 versions of two resources can be compared if one etcd stores both; otherwise time decides.
 
-Promises: there is no wait for a pod that was seen and is gone. There is none either once the ranks run or have to end,
-or once the pod watch has reached that version. A missing pod is read `LATE_S` after it was first missed, and again
-after each `LATE_S`.
+Promises: there is no wait for a pod that was seen and is gone. There is no wait either once the ranks run or have to
+end, or once the pod watch has reached that version. A missing pod is read `LATE_S` after it was first missed, and again
+each time `LATE_S` has passed.
 """
 
 import asyncio

@@ -149,7 +149,8 @@ def stuck_until(allocation: Allocation, policy: LifecyclePolicy) -> float | None
 def start_limit_s(allocation: Allocation, policy: LifecyclePolicy) -> float:
     """Return for how many seconds a start may be blocked before another attempt is made.
 
-    A new attempt would begin its wait anew. So a longer `pendingTimeout` is one uninterrupted wait, and then the end.
+    Each new attempt would begin the wait again. So if `pendingTimeout` is longer, one attempt waits until it is over,
+    and then the allocation ends.
     """
     timeout = allocation.spec.pending_timeout
     return max(policy.stuck_limit_s, stored_duration(timeout) + _AFTER_TIMEOUT_S if timeout else 0.0)
@@ -189,8 +190,8 @@ def preemption_deadline(allocation: Allocation, *, now: float) -> float | None:
     one.
 
     A watcher whose clock is behind moves a correct deadline to an earlier time (`reduce.py`). So the deadline that
-    was announced to the ranks is used. If that announcement is in our future, the clock of the watcher that made it was
-    ahead; then the stored deadline is used, which was corrected.
+    was announced to the ranks is used if it is later. If the announcement itself is in our future, the clock of the
+    watcher that made it was ahead; then the stored deadline is used, which was corrected.
     """
     at = allocation.status.deadlines.get(DEADLINE_PREEMPTION)
     if not at:

@@ -79,7 +79,7 @@ class ChangeReceivers:
 
 
 class EventDispatcher:
-    """Subscribes to every store when it is constructed."""
+    """Subscribes to the stores when it is constructed."""
 
     def __init__(self, informers: Informers, receivers: ChangeReceivers, role: ReplicaRole) -> None:
         self._informers = informers

@@ -8,7 +8,7 @@ Promises: no Event is created twice. Its name follows from the object, so the ne
 count. At the start of a term only recent events are written. Repetitions are counted in the same Event, which is
 written each time the count has doubled.
 
-Which steps get an Event, and its words, is decided by pure functions. Invariants: an Event follows from the object
+Pure functions decide which steps get an Event, and with which words. Invariants: an Event follows from the object
 alone, from one entry of its ring or from its condition Stalled, so every process builds the same Event under the same
 name. One name is used for one step with one cause in one hour. Its repetitions in that hour are counted in the same
 Event, so a gang that fails each second makes one Event an hour. An Event never contains a name from another namespace.
@@ -54,7 +54,7 @@ _IN_ORDER = (
     "Queued", "CannotStart", "Held", "Resumed", "Admitted", "StartBlocked", "Running", "Preempting", "Requeued",
 )  # fmt: skip
 """Reasons in the order in which they follow each other; every other reason is an end.
-kubectl sorts these Events by name."""
+The name of an Event contains this position, because kubectl sorts these Events by name."""
 _BESIDE = {"RankRestarted": "Running"}
 """{reason: the reason whose place in that order it shares}"""
 _CALM = (Reason.PREEMPTED, Reason.PREEMPTION_GRACE, Reason.NODE_DISABLED, Reason.NODE_RESERVED)

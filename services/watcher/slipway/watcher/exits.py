@@ -108,7 +108,7 @@ def main_status(pod: Pod) -> ContainerStatus | None:
 
 
 def rank_state(pod: Pod) -> RankState:
-    """Return the rank state of the pod as gang schedulers map it, by the main container."""
+    """Return the state of the pod's rank, by its main container and the phase of the pod."""
     exit_ = exit_of(pod)
     if exit_ is not None:
         return exit_.state

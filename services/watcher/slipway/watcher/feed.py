@@ -316,8 +316,8 @@ def _is_visible(pod: Pod) -> bool:
 def _uses_the_same(old: Pod | None, new: Pod) -> bool:
     """Whether a pod that was visible uses the same resources as before: most changes are of its status only.
 
-    A pod whose deletion was requested is a change: it is no longer counted for the spreading of pods. So is what the
-    kubelet reports about a resize: it changes the requests that count.
+    A request to delete the pod is a change: the pod is no longer counted for the spreading of pods. A resize that the
+    kubelet reports is a change too: the requests of the pod are then different.
     """
     if old is None or old.metadata.uid != new.metadata.uid or not _is_visible(old):
         return False

@@ -28,7 +28,9 @@ async def drop(
     mark: Mark | None = None,
     only_as_seen: bool = False,
 ) -> T | None:
-    """Remove the finalizer and set `mark`; return the object, or None when it does not exist any more.
+    """Remove the finalizer and set `mark`; return the object.
+
+    Return None when the object does not exist any more, or does not have the finalizer.
 
     An object that is being deleted without a grace period is deleted with its last finalizer. The API server then
     deletes whatever version exists, even one that was written after `only_as_seen` was tested. Source:

@@ -68,7 +68,7 @@ def merged(known: RankStatus | None, seen: RankStatus) -> RankStatus:
 
 
 def _certainty(reason: str) -> int:
-    """Return the position of a reason in that order; a reason that is not in the list is the most certain."""
+    """Return the position of a reason in `_BY_CERTAINTY`; a reason that is not in it is the most certain."""
     return next((index for index, each in enumerate(_BY_CERTAINTY) if each == reason), len(_BY_CERTAINTY))
 
 
@@ -599,7 +599,7 @@ def _with_rule(rank: Rank, policy: FailurePolicy | None) -> Rank:
 def _without_restarts(allocation: Allocation, ranks: list[Rank]) -> list[Rank]:
     """Return the ranks; in an attempt that has to stop, ranks that wait for their next pod have ended.
 
-    That holds only once all other ranks have ended: until then they may save their work.
+    This applies only once all other ranks have ended, because the others may still save their work.
     """
     stored = allocation.status.ranks or []
     if stop_reason(allocation) is None or any(rank.uid and rank.exit is None for rank in ranks):

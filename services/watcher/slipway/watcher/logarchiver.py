@@ -71,7 +71,7 @@ EXPIRY_LOOKS_MAX: Final = 200
 SIZE_PAGES_AT_ONCE: Final = 4
 """The number of listings (of ten thousand pieces each) before other work of the archive gets its turn."""
 OLD_AT_ONCE: Final = 16
-"""The number of allocations per second that are checked of those that ended before the term, the youngest first."""
+"""The number of allocations per second that are checked if they ended before the term; the last to end come first."""
 DAY_S: Final = 86_400.0
 
 _log = log.get_logger(__name__)
@@ -216,9 +216,10 @@ class LogArchiver:
                 return
 
     def is_archived(self, allocation: AllocationId, uid: str) -> bool:
-        """Whether all stored lines of the allocation are archived, or the wait was long enough.
+        """Whether all stored lines of the allocation are archived, or need not be waited for.
 
-        If not, the allocation is queued for another reconcile.
+        There is no wait while the archive does not answer or another process copies, and none after `END_WAIT_S`. If
+        the result is False, the allocation is queued for another reconcile.
         """
         copy = self._copies.get(allocation)
         if not self._leads or copy is None or self._is_failing:
@@ -369,7 +370,7 @@ class LogArchiver:
             # Reconcile the ended object again, because it need not wait for an archive that does not answer.
             if each.asked_at < math.inf:
                 self._woken(each.record.uid, 0.0)
-        # Most logs that wait have no turn, because the archive is not asked while it does not answer.
+        # Most logs that wait get no turn now, because their copies are paused while the archive does not answer.
         late = [
             each
             for each in self._copies.values()
@@ -380,7 +381,7 @@ class LogArchiver:
         await asyncio.gather(*(self._report(each, str(error)) for each in late[:SAY_AT_ONCE]))
 
     async def _report(self, copy: _Copy, why: str) -> None:
-        """Report in the waiting log that it is not archived, once for each such period."""
+        """Report in the log that its lines are not archived yet, once until a copy succeeds again."""
         if copy.is_reported:
             return
         copy.is_reported = True
@@ -471,8 +472,8 @@ class LogArchiver:
         """Close the archive of an ended allocation, once its pods are gone and its logs have ends, or `CLOSE_S` is
         over: its record gets `ended_at`. Return whether the archive answered.
 
-        A pod is kept while its log is read. So while there is one, a log may follow that has no position yet. Lines
-        that were stored after the last page was read are copied first.
+        A pod is kept while its log is read. So while a pod exists, its log may have no position in the stream yet.
+        Lines that were stored after the last page was read are copied first.
         """
         if copy.ended_at == math.inf or copy.waiting:
             return False
@@ -564,7 +565,9 @@ class LogArchiver:
         return {id_of(allocation) for allocation in self._informers.allocations.items()}
 
     def _may_grow(self, id_: AllocationId, there: set[AllocationId]) -> bool:
-        """Whether the archive of the allocation may get more pieces or another record; `there` are those that exist.
+        """Whether the archive of the allocation may get more pieces or another record.
+
+        `there` has the ids of the allocations that exist.
 
         That is the case until its copy closes it. An allocation that exists and is not known in this term may get a
         copy at any moment.

@@ -50,8 +50,8 @@ PACK_BYTES = 32 * 1024
 There may be more, because the last piece that was read is never split."""
 PIECE_BYTES = 16 * 1024
 LAST_BYTES = 72 * 1024
-"""The bytes of last lines that are kept when lines are left out. An error on one stream of a program may stand this far
-before the end: what the pipe of the other stream held at that time comes behind it."""
+"""The bytes of last lines that are kept when lines are left out. An error message on one output stream of a program may
+be this far from the end, because the lines that the pipe of its other stream held at that time come after it."""
 OTHERS_S = 15.0
 """After the pod is gone, the leading process has so long to store what it has read."""
 GONE_RETRIES_MAX = 30
@@ -261,7 +261,7 @@ class LogFollower:
         # the newest line of a read that reached the end. `_end_mark`: where the last complete read ended.
         self._is_short, self._read_until, self._end_mark = False, "", LineSplitter(LogPosition()).end_mark
         self._unended: LineSplitter | None = None
-        """the cutter of the last read, if it ended within a line: the log may be gone at the next read"""
+        """the splitter of the last read, if that read ended within a line: the log may be gone at the next read"""
         # `_bytes`: the bytes that wait to be stored. `_log_bytes`: the least size of the log, infinite when another
         # process has read its beginning.
         # `_kept_bytes`: the part of `_bytes` that was kept when lines were left out.
@@ -373,7 +373,7 @@ class LogFollower:
         if not self._leads():
             waited_s = self._clock.monotonic() - self.gone_at
             return waited_s > OTHERS_S or (is_over and isinstance(error, TransientError) and failures > REFUSALS_MAX)
-        # The part that waits for the end of a log decides when it is too late: it calls `give_up`.
+        # `PodLogs`, which waits for the end of the log, decides when it is too late, and calls `give_up`.
         return self._is_gone or (is_over and isinstance(error, PermanentError) and failures > REFUSALS_MAX)
 
     async def _begin(self) -> None:
@@ -382,7 +382,7 @@ class LogFollower:
         if position is None:
             position = await self._retry(lambda: self._store.position(self._allocation, self._source))
         # A rank that was added again, or restarted, continues in the same log:
-        # its end is then that of the previous pod.
+        # the end that the store has is then that of the previous pod's log.
         is_next = position.is_ended and self._is_later(position)
         self._is_stored = position.is_ended and not is_next
         if position.number > self._stored.number:
@@ -398,8 +398,8 @@ class LogFollower:
     def _is_later(self, position: LogPosition) -> bool:
         """Whether the stored log ended before this pod, which was added to a running gang, began its log.
 
-        The time of the last line is by the clock of its node, and so is that of the container's start. The API server's
-        clock tells the creation of the pod, and counts only while the start is unknown.
+        The time of the last line and that of the container's start are by the clocks of nodes. The creation of the pod
+        is by the clock of the API server, and is used only while the start is unknown.
         """
         pod = self._informers.pods.by_uid(self.pod.metadata.uid) or self.pod
         meta = pod.metadata
@@ -461,8 +461,8 @@ class LogFollower:
         is_end = False
         if error is None and has_ended(pod, self._container):
             # When an API server loses a node, its response ends as usual. So a short read has reached the end only if
-            # the next read ends there too. Of a pod that is being deleted there may be no next read, because its node
-            # deletes the containers: its unfinished line is then the last one.
+            # the next read ends there too. For a pod that is being deleted, there may be no next read, because its node
+            # deletes the containers: the unfinished line is then the last one.
             before, self._end_mark = self._end_mark, self._splitter.end_mark
             is_leaving = pod.metadata.deletion_timestamp is not None and not self._splitter.is_behind
             is_end = not self._splitter.is_short or before == self._end_mark or is_leaving

@@ -40,7 +40,7 @@ class LineSplitter:
         self.is_torn = False
         """whether the node has removed lines between the position and the first line of this read"""
         self.resumed_at = ""
-        """then the time of the first line of this read"""
+        """if `is_torn`, the time of the first line of this read"""
         self.first = ""
         """the time of the first line of a log that is read from its beginning; else empty"""
         self.first_second_bytes = 0

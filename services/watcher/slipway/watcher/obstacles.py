@@ -10,10 +10,10 @@ Invariants
 - A message that differs only in numbers (times, ids of requests) causes no write.
 
 A released pod may wait too long for another scheduler to bind it. Invariants: that wait begins when the gate is opened,
-a time that an annotation of the pod stores (the pod's condition has the time of its creation); without any report of
-that scheduler the limit is longer than after a refusal. kube-scheduler refuses a gang that it places as a group as a
-whole, and each of its pods reports that. A pod that is refused only because of another pod is not treated as refused:
-so the error names the rank without a place, and its node is avoided.
+at the time in an annotation of the pod (the pod's condition has the time of its creation); without any report of that
+scheduler the limit is longer than after a refusal. If kube-scheduler places a gang as a group, it refuses the group as
+a whole, and each of its pods reports a refusal. A pod that is refused only because of another pod is not treated as
+refused. So the error names the rank that has no place, and the node of that rank is avoided.
 
 Source: pkg/scheduler/schedule_one_podgroup.go, plugins/gangscheduling (the words of a group, v1.37).
 """

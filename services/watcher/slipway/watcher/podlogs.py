@@ -63,7 +63,7 @@ SAY_S = 2.0
 STORE_AWAY_S = 30.0
 """An ended pod is kept for so long while the store does not answer, so that no launch waits longer without Redis."""
 CLOSE_WITHIN_S = 600.0
-"""Up to this time after the end of an allocation, `close` gives an end to its logs."""
+"""`close` marks the logs of an allocation as ended only up to this time after the end of the allocation."""
 SHOWN_S = 5.0
 """Without a store, an ended pod is kept for so long, because readers get its log from its node."""
 HAND_OVER_S = 2.0
@@ -215,7 +215,7 @@ class PodLogs:
                 follower.news.set()
 
     def is_open(self, pod: Pod) -> bool:
-        """Whether the logs of the pod's running containers are being read, or cannot be.
+        """Whether the logs of the pod's running containers are being read, or cannot or need not be.
 
         When the pod is deleted, its node removes the logs, and only those that are open then are read to their end.
         """
@@ -290,9 +290,9 @@ class PodLogs:
         return False
 
     async def close(self) -> None:
-        """Give an end to logs that have none although their pods are gone.
+        """Mark logs as ended that have no end although their pods are gone, and report in them that lines are missing.
 
-        Their watcher was killed, and the rest of their lines is lost. Raises what the store raises.
+        The watcher that read them was killed, and the rest of their lines is lost. Raises what the store raises.
         """
         now, looked_at = self._clock.now(), set[str]()
         for allocation in self._informers.allocations.items() if self._limits.enabled else ():

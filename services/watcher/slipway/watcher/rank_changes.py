@@ -1,8 +1,8 @@
 """Ranks of a running gang that come or come back: added ranks, and failed ranks of `restart: rank`. Pure.
 
-Added ranks: it is recorded when they have started, and those that cannot start are withdrawn. Then the gang requests no
-other rank for a time. Invariants: an added rank that has never run does not end its gang, whatever happens to it: it is
-evicted like a surplus rank. Each growth is recorded as an event once.
+Added ranks: this module records that they have started, and withdraws those that cannot start. After a withdrawal the
+gang requests no other rank for some time. Invariants: an added rank that has never run does not end its gang, whatever
+happens to it: it is evicted like a surplus rank. Each growth is recorded as an event once.
 
 Failed ranks of `restart: rank` start again in their place, while the other ranks continue to run. `gang.py` decides
 which failures lead to a restart; the pod worker creates the pod.
@@ -52,7 +52,7 @@ def with_added_ranks(view: ReductionView, allocation: Allocation) -> Allocation:
 
 
 def _withdrawn(view: ReductionView, allocation: Allocation) -> Allocation:
-    """Return the allocation, with added ranks that cannot start evicted."""
+    """Return the allocation; added ranks that cannot start are evicted in it."""
     known, status, growth = leaving_ranks(allocation), allocation.status, growth_of(allocation)
     failed = [
         (rank.index, why)
@@ -95,7 +95,7 @@ def _why_not_started(view: ReductionView, rank: Rank) -> str:
 STARTED_AGAIN = "startedAgain"
 """The key in the data of `updated` for the ranks that start again in their place."""
 NOTE = "note"
-"""The key in the data of `updated` for the same as a sentence."""
+"""The key in the data of `updated` for a sentence about these restarts."""
 _PLACED = (Phase.STARTING, Phase.RUNNING)
 _RANKS_SAID_MAX = 8
 

@@ -174,7 +174,7 @@ class Reconciler:
         self._answers: dict[str, Allocation] = {}
         """{uid: the response to our last write}, until the store has reached that version."""
         self._written: dict[str, tuple[AllocationStatus, float]] = {}
-        """{uid: (the stored status, since when at the latest)}, whichever replica wrote it."""
+        """{uid: (the stored status, when it was written as far as known)}, whichever replica wrote it."""
         self._ends_since: dict[str, float] = {}
         """{uid: since when the write that ends its attempt is delayed (monotonic seconds)}"""
         self._patches = asyncio.Semaphore(PATCHES_AT_ONCE)
@@ -189,7 +189,7 @@ class Reconciler:
             TransientError, PermanentError: the API server did not accept a write; try again later.
         """
         await self._reconcile(uid)
-        # The event that it is at rest may have arrived before the response to our last write.
+        # The watch event that shows the allocation at rest may have arrived before the response to our last write.
         held = self._informers.allocations.by_uid(uid)
         if held is not None and self._informers.is_at_rest(held):
             self.forget(uid)

@@ -16,21 +16,21 @@ Promises
 
 Times that a watcher whose clock was ahead has recorded are corrected. A wait that ends at such a time would last too
 long, by as much as that clock was ahead. So no recorded wait may end later than it would if it began now; if it does,
-it begins now. A watcher whose clock is behind also moves the end of a correct record, and by its own clock the wait
-still lasts no longer than it should. By another clock, a grace period would then be over at once, so there the deadline
-that was announced to the ranks is used (`ends.preemption_deadline`). One record cannot show which clock is right, so
-each service corrects only the times that it writes itself.
+it begins now. A watcher whose clock is behind also moves a correct end to an earlier time: by its own clock, the wait
+still has its full length. By the clock of another watcher, a grace period could then be over at once. So for grace
+periods, the deadline that was announced to the ranks is used (`ends.preemption_deadline`). One record cannot show which
+clock is right, so each service corrects only the times that it writes itself.
 
 Conditions follow from a transition, for `kubectl wait`, Argo CD and Flux. Those of the watcher are Accepted, PodsReady,
-Ready, Complete, Failed and Preempted; also Stalled of an allocation that has ended without success, and Admitted at the
-end of an attempt. The scheduler writes Admitted and Stalled while an attempt waits; the pod worker writes Stuck and
+Ready, Complete, Failed and Preempted; also Stalled for an allocation that has ended without success, and Admitted at
+the end of an attempt. The scheduler writes Admitted and Stalled while an attempt waits; the pod worker writes Stuck and
 Refused.
 
 Invariants: they are a function of the rest of the status; they change only in a write that also records a transition;
 `observedGeneration` is the object's generation (`kubectl wait` ignores older ones). StartBlocked (`obstacles.py`) is
 removed here when the start is over, Stalled when the wait is over.
 
-The usage of one attempt is the exact sum of the times of its transitions, in seconds per phase. The usage of a whole
+The usage of one attempt is the exact time between its transitions, in seconds per phase. The usage of a whole
 allocation is the sum over its `restarted` and `terminated` transitions, which contain these figures.
 """
 
@@ -270,8 +270,8 @@ def reduce(  # noqa: PLR0913 - all that was observed, each by its name
 
     `nodes_gone` are nodes whose deletion is confirmed; `consistent` is whether `pods` come from a consistent read that
     was made after `allocation` was read; `written_at` is when the status was last written (None: at its last
-    transition). `warnings` has the last warning Event about the start of each of these pods; a pod that is missing in
-    it is unknown. `awaited` has the observed states of the allocations that it waits for.
+    transition). `warnings` has the last warning Event about the start of each of these pods; without an entry, no Event
+    of the pod is known. `awaited` has the observed states of the allocations that this one waits for.
     """
     found = tuple(pods)
     nodes_gone = nodes_gone | gang.given_up(allocation)
@@ -447,11 +447,11 @@ def _with_deadlines(view: ReductionView, allocation: Allocation) -> Allocation:
 
 
 def _start_of(view: ReductionView, written: float) -> float:
-    """Return when it began to run: the recorded time, unless that is in the future by our clock and by those of its
-    nodes.
+    """Return when the attempt began to run: the recorded time, unless that is in the future by our clock and the nodes
+    report an earlier start.
 
-    In that case a clock that was ahead has written it, and its limits would last too long. If the nodes report the same
-    start, our clock is behind, and the recorded time is kept.
+    In that case a clock that was ahead has written the time, and its limits would last too long. If the start that the
+    nodes report is in the future too, our clock is behind, and the recorded time is kept.
     """
     starts = [exits.started_at(rank.pod) for rank in view.gang.ranks if rank.pod is not None]
     seen = max((start for start in starts if start is not None), default=None)

@@ -26,7 +26,7 @@ from slipway.watcher.ports import EventStreamWriter
 
 BATCH_MAX = 256
 FRESH_END_S = 60.0
-"""If an allocation ended longer ago, its stream expires when the original one would have expired."""
+"""If an allocation ended longer ago than this, a rebuilt stream expires when the original one would have expired."""
 
 _log = log.get_logger(__name__)
 

@@ -2,8 +2,8 @@
 
 Owns the spans and their attributes. The span of a container is made with the write that records the end of its rank,
 because its pod is deleted after that; the span of an attempt is made with the write that ends it. The ids of an
-attempt's span follow from the object, so that the next attempt can link to it. The ids of the root span do so too, if
-the creator of the object gave none. The process that wrote the end makes the spans; if it dies at that moment, they are
+attempt's span follow from the object, so that the next attempt can link to it. So do the ids of the root span, if the
+creator of the object set none. The process that wrote the end makes the spans; if it dies at that moment, they are
 missing. Must not know how anything is decided.
 """
 

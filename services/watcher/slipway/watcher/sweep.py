@@ -13,7 +13,7 @@ pod worker. A pod that ended by itself is left until its log is read and its fin
 show where to look: a watch that is behind delays the sweep of an orphan, and never causes a delete.
 
 Uploaded archives: an archive is deleted when no unended allocation names it, and `keep_s` seconds (an hour by default)
-have passed. They begin at its upload, its last use by a launch, or the end of its last allocation, whichever is latest.
+have passed since its upload, its last use by a launch, or the end of its last allocation, whichever is latest.
 Its pieces belong to its index, and are deleted with it.
 
 The watched allocations show which archives look unused. Only if there are such archives, the allocations are LISTed,
@@ -98,7 +98,7 @@ class Sweeper:
         suspects = await self._suspects()
         if not suspects:
             return 0
-        # The owners are read last: an object that was read before was created after its owner.
+        # The owners are read last: an owner exists before its objects, so an owner that is not found then was deleted.
         suspects = await self._read_again(suspects)
         owners = await self._owners_of(suspects)
         removed = 0
@@ -110,7 +110,7 @@ class Sweeper:
         return removed
 
     async def _suspects(self) -> list[Orphan]:
-        """Return the objects that look like orphans by the watched objects."""
+        """Return the objects that look like orphans, judged by the watched allocations."""
         found = [
             Orphan(resource=PODS, meta=pod.metadata, pod=pod)
             for pod in self._informers.pods.items()

@@ -35,7 +35,7 @@ BATCH_MAX = 500
 GATHER_S = 1.0
 """The least time between two additions: allocations that end at about the same time are added in one write."""
 HELD_MAX = 4
-"""How many days have their last written totals in memory."""
+"""The number of days whose last written totals are kept in memory."""
 TRIES_MAX = 8
 KNOWN_MAX = 20_000
 DENIED_S = 120.0

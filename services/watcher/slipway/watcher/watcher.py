@@ -3,9 +3,9 @@
 Owns the wiring and the intervals. A process (`main.py`) uses it with real clients, the simulation with models.
 
 The holder of the lease `slipway-feed` is the primary: it acts at once, and only it runs the tasks that one replica does
-for all (`leader_tasks.py`). The standbys observe the same, and do work that is still undone a little later, so that no
-work waits for an election and nothing is written twice. A standby that finds undone work acts at once for a while. The
-compare-and-swap makes any overlap harmless.
+for all (`leader_tasks.py`). The standbys observe the same objects. After a short delay they do the work that is still
+undone, so that no work waits for an election and nothing is written twice. A standby that finds undone work acts at
+once for a while. The compare-and-swap makes any overlap harmless.
 """
 
 import asyncio
@@ -50,13 +50,13 @@ from slipway.watcher.usage_accounting import UsageAccounts
 
 LEASE = "slipway-feed"
 STALE_VIEW_S = loops.STILL_S
-"""A watch without any message for so long, not even its end, is stale; a watch lasts at most a minute."""
+"""A watch is stale if no message, not even its end, has arrived for this long; a watch lasts at most a minute."""
 UNSYNCED_PAUSE_S = 0.02
 FULL_ROUND = 3
-"""One resync of so many also queues Pending and Running allocations, whose changes the watches report anyway."""
+"""One in this many resyncs also queues Pending and Running allocations, whose changes the watches report anyway."""
 RENEW_S, RENEW_PART = 4.0, 0.4
-"""The most seconds between two renewals, and the most of the renew deadline, so a failed renewal has two more tries.
-How soon another replica becomes the primary depends only on the lease's duration."""
+"""The longest time between two renewals: in seconds, and as a part of the renew deadline, so that a failed renewal has
+two more tries. How soon another replica becomes the primary depends only on the lease's duration."""
 ONCE_KEYS_MAX = 1000
 """The most keys that one pass (`--once`) handles, for each allocation."""
 
@@ -343,7 +343,7 @@ class Watcher:
         return archiver
 
     def _streams_lost(self) -> None:
-        """Write everything to the streams again, before the next resync would find it missing."""
+        """Write everything to the streams again now; otherwise only the next resync would find it missing."""
         self._hints.forget_all()
         self._dispatch.enqueue_all(steady=False)
         self._leader_tasks.streams_lost()

@@ -26,10 +26,10 @@ from slipway.sdk.commands import RankCommand
 
 _NO_SERVER, _NO_NAME, _NO_FOLDER = 45, 46, 47
 _FAILED = 255
-"""The exit code of ssh when there is no connection."""
+"""The exit code of ssh when the connection fails."""
 _ACCOUNT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,63}")
 _PIECES_MAX = 16
-"""The most pieces of a rank's output in which its account name is searched."""
+"""The account name is read from at most this number of pieces of a rank's output."""
 _SERVE = f"""umask 077
 sshd=$(command -v sshd)
 for each in /usr/sbin/sshd /usr/local/sbin/sshd /sbin/sshd; do
@@ -74,8 +74,9 @@ cp -- "$d/config" "$d/plain"
 """Serves one connection on the standard input.
 
 The first two parts of the input are the host key and the user's key. Each part ends with a line that contains only a
-dot. They are no arguments, because the audit logs of Kubernetes contain arguments. `SetEnv` sets the container's
-variables in the session, because sshd does not pass them on. It is left out when an older sshd does not know it."""
+dot. They are not passed as arguments, because the audit logs of Kubernetes contain arguments. `SetEnv` sets the
+container's variables in the session, because sshd does not pass them on. `SetEnv` is left out when an older sshd does
+not know it."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -153,7 +154,7 @@ def configure_proxy(parser: argparse.ArgumentParser) -> None:
 
 
 def proxy(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Serve one connection; return 255 when there is none."""
+    """Serve one connection; return 255, as ssh does, when it cannot be served."""
     keys = ssh_keys.keys_of(arguments.id)
     end = asyncio.run(_proxy(_command(arguments, "sh", "-c", _SERVE, stdin=True), session, keys))
     if end.code in (0, _FAILED):

@@ -16,7 +16,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace, session: CliSession) -> int:
-    """Print both versions; a server that does not answer is no failure, and the reason is printed to stderr."""
+    """Print both versions. When the server does not answer, print the reason to stderr; the exit code is still 0."""
     session.terminal.line(f"slipway {own_version()}")
     if arguments.client:
         return main.OK

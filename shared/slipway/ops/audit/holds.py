@@ -1,4 +1,7 @@
-"""The usage of nodes as the versions pass by: by decided and admitted allocations, and by bound pods. Pure."""
+"""The usage of nodes while an audit replays the versions: by decided and admitted allocations, and by bound pods.
+
+Pure.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -17,7 +20,7 @@ _ONE_POD = Resources({PODS: 1})
 
 
 class NodeHoldings:
-    """The usage of nodes as the versions pass by."""
+    """The usage of nodes after the versions that were taken so far."""
 
     def __init__(self) -> None:
         self.pools: dict[str, ResourcePool] = {}
@@ -74,8 +77,8 @@ class NodeHoldings:
             self._pods[pod.metadata.uid] = (pod.spec.node_name, pod_fact(pod).requests + _ONE_POD)
 
     def excess(self) -> Iterator[tuple[str, str]]:
-        """Yield (node, message) of each node whose usage exceeds its capacity. A node is reported once for given, once
-        for bound.
+        """Yield (node, message) of each node whose usage exceeds its capacity. A node is reported at most once for
+        what is given, and at most once for what is bound.
         """
         yield from self._excess("given", ((node, amount) for _, node, amount in self.given()))
         yield from self._excess("bound", self._pods.values())
@@ -139,8 +142,8 @@ def _counted(allocation: Allocation) -> tuple[object, ...]:
 def is_dead(decision: WireDecision, allocation: Allocation) -> bool:
     """Whether the decision holds no resources any more.
 
-    Its attempt is over, its allocation has ended, was cancelled before the decision was applied, or the decision is
-    applied.
+    This is so when its attempt is over, its allocation has ended, its allocation was cancelled before the decision was
+    applied, or the decision is applied.
     """
     status = allocation.status
     if status.attempt > decision.attempt or status.phase is Phase.TERMINATED:

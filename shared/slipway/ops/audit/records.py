@@ -222,7 +222,7 @@ class LineRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredLog(msgspec.Struct, frozen=True, kw_only=True):
-    """The stored content of one log. `end` is the number in its position."""
+    """The stored content of one log. `end` is the number of the last line in its stored position (`LogPosition`)."""
 
     allocation: str
     """The AllocationID."""
@@ -250,7 +250,7 @@ class PrintedOutput(msgspec.Struct, frozen=True, kw_only=True):
     """Number of printed states of rewritten lines. Each state may be stored as a separate line."""
     ended_at: float | None
     ended_first: bool = False
-    """Whether it ended by itself before its pod was marked as deleted, because its node keeps the log until then."""
+    """Whether it ended by itself before its pod was marked as deleted. Its node keeps the log at least until then."""
     is_lost: bool = False
     """Whether its machine was gone before all lines could be read."""
     fits: bool = True

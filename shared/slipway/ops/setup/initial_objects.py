@@ -1,4 +1,4 @@
-"""Creates the missing objects before anything can be launched: pools, queues, workspaces.
+"""Creates the objects that must exist before anything can be launched, when missing: pools, queues, workspaces.
 
 This module owns the rule that existing objects are not changed, except for the one label that makes a namespace a
 workspace. So a second run changes nothing, and later edits stay. It waits for a definition that is not served yet. It
@@ -36,7 +36,7 @@ class InitialObjects:
     async def create_missing(
         self, *, pools: Mapping[str, RawObject], queues: Mapping[str, RawObject], workspaces: tuple[str, ...]
     ) -> None:
-        """Make all missing objects, or raise an error that states what is missing.
+        """Create all missing objects, or raise an error that states what is missing.
 
         Raises:
             UnavailableError: the definitions are not served in time, or a namespace does not exist.

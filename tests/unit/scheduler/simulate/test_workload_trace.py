@@ -145,7 +145,7 @@ def test_rows_are_left_out_and_counted(folder: Folder) -> None:
     """The mapping leaves rows out by the cells of a column."""
     traced = folder.load("t,d,s\n0,1,DONE\n0,1,\n0,1,FAILED\n", COLUMNS, skip={"s": ["", "FAILED"]})
     assert [part.name for part in traced.scenario.allocations] == ["row-2"]
-    assert traced.warnings == ("rows of t.csv that skip of map.json left out: 2",)
+    assert traced.warnings == ("rows of t.csv left out by skip of map.json: 2",)
 
 
 def test_json_lines(folder: Folder) -> None:

@@ -133,7 +133,7 @@ class Ownership:
 
     @property
     def claims_known(self) -> bool:
-        """Whether there are writes whose claims are not computed yet."""
+        """Whether writes are pending, so that claims exist although they are not computed yet."""
         return bool(self._pending)
 
     def same_as(self, other: "Ownership") -> bool:

@@ -121,7 +121,10 @@ async def delete(request: Request) -> Response:
 
 
 async def kill(request: Request, kind: Kind | None = None) -> Response:
-    """Commit the cancel; a second kill, or `force`, ends the grace period of the pods. An ended allocation: 200."""
+    """Cancel the allocation; a second kill, or `force`, ends the grace period of the pods.
+
+    Answers 200 if it has already ended.
+    """
     parts, found = parts_of(request), await _found(request, kind)
     body = checked(await read_object(request, parts.settings.body_bytes_max), KillBody)
     grace_s = verbs.grace_of(body.grace)
@@ -146,7 +149,10 @@ async def preempt(request: Request) -> Response:
 
 
 async def terminate(request: Request) -> Response:
-    """End the allocation: preempt it if it is preemptible and ready, else kill it. An ended allocation: 200."""
+    """End the allocation: preempt it if it is preemptible and ready, else kill it.
+
+    Answers 200 if it has already ended.
+    """
     parts, found = parts_of(request), await _found(request)
     body = checked(await read_object(request, parts.settings.body_bytes_max), PreemptBody)
     if has_ended(found):
@@ -185,7 +191,7 @@ async def resume(request: Request) -> Response:
 
 
 async def explained(request: Request) -> Response:
-    """Explain the allocation's state: why it waits, or what happens with it."""
+    """Explain the allocation's state: why it waits, or what it does now."""
     parts, found = parts_of(request), await _found(request)
     parts.seen.saw(found)
     pending, jobs = await pending_of(parts, found.spec.pool)

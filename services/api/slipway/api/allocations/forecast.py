@@ -1,4 +1,4 @@
-"""The forecast for a waiting allocation: the smallest change that lets it start, the promised and the likely start.
+"""The forecast for a waiting allocation: the smallest change that lets it start, and the bounds of its start.
 
 The planner makes the sentences and the times, in a separate process (`simulation.py`). When no forecast is available
 now, the caller gets the explanation without it.
@@ -18,7 +18,7 @@ from slipway.model.times import format_time
 async def forecast_of(
     simulator: Simulator, seen: SeenAllocations, allocation: Allocation, *, user: str
 ) -> ForeseenView | None:
-    """Return the planner's forecast of `allocation` for `user`; None when it does not wait, or without an answer."""
+    """Return the planner's forecast of `allocation` for `user`; None when it does not wait, or there is none."""
     if not is_waiting(allocation):
         return None
     meta = allocation.metadata

@@ -27,8 +27,8 @@ PAGE = 200
 EVENTS_MAX = 50_000
 STREAMS_AT_ONCE = 16
 TOLD_LATE_S = 600.0
-"""Largest delay between an event and its entry in the firehose: a page of events that are all later than `at` by more
-than this ends the search."""
+"""The largest assumed delay between an event and its entry in the firehose. When all events of a page are later than
+`at` by more than this, the search ends: further pages have no event from before `at`."""
 AHEAD_S = 60.0
 """How much the clock of a client may be ahead of ours."""
 

@@ -29,11 +29,12 @@ def holders(
     message: str = "",
     parents: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[list[Holder], int]:
-    """Return (the largest holders, the number of other holders); `sees`: whether the caller may see the workspace.
+    """Return (the largest holders, the number of other holders).
 
-    An allocation that waits for quota waits for the queue that `message` names (its own queue or a parent) and for the
-    queues below that one; `parents` is {queue: its parent}. If these queues hold nothing, the holders are all of the
-    pool: then the missing quota is lent to, or in use by, other queues.
+    `sees` returns whether the caller may see a workspace. `parents` is {queue: its parent}. `message` is the sentence
+    of the scheduler: for an allocation that waits for quota, it names the queue that is short, its own queue or a
+    parent. Then the holders are the allocations of that queue and of the queues below it. If these hold nothing, the
+    holders are all allocations of the pool: then the missing quota is lent to other queues, or in use by them.
     """
     spec = waiting.spec
     held = [each for each in live if each.spec.pool == spec.pool and is_admitted(each)]

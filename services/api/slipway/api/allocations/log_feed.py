@@ -5,8 +5,9 @@ from pods have no cursor, so a client cannot resume after them.
 
 Promises:
 - Each stored line is sent once, in the order of its log.
-- Where lines of a rank are missing, there is a mark with their number, whatever the filter is. Where an answer from the
-  pods is cut, there is a mark. For an ended allocation, each log that is not stored to its end has a mark.
+- Where lines of a wanted rank are missing, there is a mark with their number, also when the filter selects lines by
+  time, stream or text. Where an answer from the pods is cut, there is a mark. For an ended allocation, each log that is
+  not stored to its end has a mark.
 - When neither the stream nor the pods can be read, the answer is an error and not empty.
 - Following ends when the log of each rank is stored to its end and was sent, or when no line has arrived for `END_S`
   after the end of the allocation.
@@ -51,11 +52,12 @@ CHARS_AT_ONCE = 65_536
 LOOK_S = 0.5
 """Interval at which following checks whether the allocation has ended."""
 SETTLE_S = 1.0
-"""How long after the end of an allocation lines may still arrive when no position marks the end of a log."""
+"""How long after the end of an allocation lines may still arrive, when the store has no log of it or never answered."""
 END_S = 20.0
 """How long following waits for a log that is not stored to its end, after the allocation's end and the last line."""
 ENDS_S, ENDS_LOOK_S = 3.0, 0.1
-"""A read that begins within ENDS_S after the end of an allocation waits, at most until then, for its complete logs."""
+"""A read that begins within ENDS_S after the end of an allocation waits for its complete logs, but no longer than until
+ENDS_S after that end. It checks every ENDS_LOOK_S."""
 OPEN_SAID_MAX = 100
 """Limit of marks for logs that are not stored to their end; the last mark has the number of the others."""
 MAY_COME_S = 600.0
@@ -86,7 +88,7 @@ class LogFilter(msgspec.Struct, frozen=True, kw_only=True):
     """The lines that a client wants; None means all.
 
     `since` and `until` are epoch seconds. `search` is a text in any case, or a pattern. `is_reversed` puts the newest
-    line first; `tail` selects the newest lines also then. `after` and `before` are cursors: the line there is left out.
+    line first; `tail` still selects the newest lines. `after` and `before` are cursors: their own lines are left out.
     """
 
     ranks: frozenset[int] | None = None
@@ -315,7 +317,7 @@ class LogFeed:
     async def _say_open(self, session: "_Session", emit: Emit) -> None:
         """Emit, at the end of following, the marks of logs that are not stored to their end.
 
-        If the store is unavailable and the pods have returned no line either, each rank that ran has a mark.
+        If the store has no log, or does not answer, each rank that ran gets a mark, unless the client has got lines.
         """
         try:
             positions = await self._logs.positions(id_of(session.allocation))
@@ -379,7 +381,7 @@ class LogFeed:
                             await inbox.put(lines)
                         session.cursor = cursor
             except TransientError:
-                # Lines that came from pods are not repeated from the store, also if the pods had only the last ones.
+                # Lines that came from pods are not sent again from the store, even if the pods had only the last ones.
                 is_away = not await self._answers(id_of(allocation), tries=1 if is_away else STORE_TRIES)
                 if is_away:
                     await self._poll_pods(session, inbox)
@@ -410,7 +412,7 @@ class LogFeed:
                 found.extend(await _chosen(stored, wanted, gaps))
             if len(stored) < LINES_AT_ONCE:
                 break
-        # Only now are the lines known: if the store leaves half-way, the next try reads all of them again.
+        # The lines are recorded only here: if the store fails half-way, the next try has to read all of them again.
         for line in last.values():
             session.is_new(line)
         session.gaps, session.begins_at = gaps, cursor or BEGINNING
@@ -478,7 +480,7 @@ class LogFeed:
 
 
 def _merged(logs: Iterable[Sequence[LogLineView]]) -> list[LogLineView]:
-    """Merge the logs of ranks by time. The order of each log does not change, also where the clock of its node did."""
+    """Merge the logs of ranks by time. Each log keeps its own order, even if the clock of its node was changed."""
     found: list[tuple[tuple[float, str], LogLineView]] = []
     for log in logs:
         newest = (0.0, "")
@@ -528,15 +530,15 @@ class _RankRun(NamedTuple):
             most = f"the last {POD_LINES_MAX} lines of a rank"
             found.insert(0, self.mark(all_[0].time, "older lines of this rank are not shown here", most))
         if all_ and len(text) >= LOG_BYTES_MAX:
-            most = f"of a rank {LOG_BYTES_MAX // 2**20} MiB"
+            most = f"{LOG_BYTES_MAX // 2**20} MiB of a rank"
             found.append(self.mark(all_[-1].time, "newer lines of this rank are not shown here", most))
         return found
 
     def line(self, text: str, *, before: str = "") -> LogLineView:
         """Parse a line of the kubelet: the time, a blank, the text.
 
-        Text that a node inserts between lines has no time, and gets the time of the line before. Of a line that is
-        rewritten with carriage returns (a progress bar) only the newest state is returned, as from the store.
+        Text that a node inserts between lines has no time, and gets the time of the line before. A progress bar
+        rewrites its line with carriage returns: only the newest state is returned, as from the store.
         """
         time, _, rest = text.partition(" ")
         try:
@@ -549,7 +551,7 @@ class _RankRun(NamedTuple):
         )
 
     def mark(self, time: str, what: str, most: str) -> LogLineView:
-        """Return the mark for readers at the place where an answer from a pod is cut."""
+        """Return the mark that tells readers where an answer from a pod is cut."""
         text = f"{what}: this answer comes from the nodes, not from the store of logs, and is limited to {most}"
         return LogLineView(
             attempt=self.attempt, rank=self.rank, stream=EVENT, time=time, text=text, container=self.container
@@ -577,11 +579,11 @@ class _Session:
         self._polled_attempt = 0
         """the latest attempt with lines from pods"""
         self._timeless: set[tuple[_RankRun, str]] = set()
-        """lines without a time, as a node says instead of a log"""
+        """lines without a time: a kubelet may answer with such a message instead of a log"""
         self._last: dict[LogKey, int] = {}
 
     def is_new(self, line: LogLine) -> bool:
-        """Whether this line of the store is new: a store that lost its lines is filled again from the pods."""
+        """Whether this line of the store is new. A store that lost its lines is filled again, and repeats lines."""
         if line.number <= 0 or line.stream != STDOUT:
             return True
         source = line.source
@@ -630,7 +632,7 @@ class _Session:
 def open_logs(allocation: Allocation, positions: Mapping[LogKey, LogPosition]) -> list[LogKey]:
     """Return the logs that are not stored to their end.
 
-    These are stored logs without a marked end, and logs of ranks that ran in the last attempt.
+    It checks each log that the store has, and the log of each rank that ran in the last attempt.
     """
     status = allocation.status
     ran = {
@@ -679,9 +681,9 @@ async def _chosen(
     *,
     is_told: Callable[[LogLine], bool] = lambda _: False,
 ) -> list[LogLineView]:
-    """Return the wanted lines, with marks where lines are missing. Lines that the client has already are left out.
+    """Return the wanted lines, with marks where lines are missing. Lines that the client already has are left out.
 
-    It yields to the event loop now and then, because a search through many lines takes long.
+    It yields to the event loop regularly, because a search through many lines takes long.
     """
     found: list[LogLineView] = []
     looked_at = 0
@@ -752,7 +754,7 @@ def _older(stored: Sequence[StoredLine], before: str) -> Sequence[StoredLine]:
 
 
 def next_cursor(lines: Sequence[LogLineView], wanted: LogFilter) -> str:
-    """Return the cursor with which the client asks for the next page, of newer lines or, newest first, of older ones.
+    """Return the cursor for the next page: of newer lines, or of older lines when the newest line is first.
 
     Empty when no older line is left. A mark has no cursor.
     """

@@ -98,7 +98,7 @@ def ordered_page(
 ) -> Listed[Allocation]:
     """Return the next page of the matching allocations in this order.
 
-    `listed` must be the whole list. Raises MalformedError when `continue_` is no token of this list in this order.
+    `listed` must be the whole list. Raises MalformedError when `continue_` is not a token of this list in this order.
     """
     after = _read(continue_, order) if continue_ else None
     rows = order.sorted([(order.row(each), each) for each in listed.items if wanted.has(each)])

@@ -4,10 +4,10 @@ Owns the memory of this process, and the loop that reads the logouts of other re
 logouts between replicas and is not the source of truth. This process remembers every logout that it knows, and writes
 it again when Redis has lost it or was unavailable.
 
-Promises: a login that was ended on this replica is refused here from then on, and on every other replica after two
-looks, which is less than ten seconds. While Redis is unavailable this is not promised: other replicas learn of the
-logout when Redis is back, or refuse the login when it expires. A revoked token ends its logins without Redis. A
-one-time code is accepted once on all replicas, and once on each replica while Redis is unavailable.
+Promises: a login that was ended on this replica is refused here from then on. Every other replica refuses it after at
+most two of its reads, which is less than ten seconds. While Redis is unavailable this is not promised: other replicas
+learn of the logout when Redis is back, or refuse the login when it expires. A revoked token ends its logins without
+Redis. A one-time code is accepted once on all replicas, and once on each replica while Redis is unavailable.
 """
 
 import contextlib

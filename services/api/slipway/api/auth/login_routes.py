@@ -154,8 +154,8 @@ async def log_in(request: Request) -> Response:
 async def follow(request: Request) -> Response:
     """Log in with a one-time code instead of a token: for the api's own pages, or for the page of a workload.
 
-    When a page of another site led here, the user has to confirm first. Otherwise the author of the link would decide
-    as which user this browser acts.
+    When a page of another site led here, the user has to confirm first. Otherwise the author of the link could log this
+    browser in as a user of the author's choice.
     """
     _check_known(request)
     if request.method != "GET" or "prefetch" in request.headers.get("sec-purpose", ""):
@@ -329,7 +329,7 @@ def own_origin(request: Request) -> str:
 def reload_page(request: Request) -> Response:
     """Return a page of ours that opens the same address again.
 
-    A browser that came by a link of another site does not send the session cookie; from our own page it does.
+    A browser that follows a link of another site does not send the session cookie. From our own page it does.
     """
     here = escape(spelled_address(request.scope))
     response = page_of(_AGAIN.format(title="One moment", here=here))
@@ -394,12 +394,12 @@ def _is_led_here(request: Request) -> bool:
 
 
 def _is_from_elsewhere(request: Request) -> bool:
-    """Whether the login may be missing only because another site led here: then a strict cookie is not sent."""
+    """Whether the login may be missing only because another site led here: browsers then omit the strict cookie."""
     return request.headers.get("sec-fetch-site", "") == "cross-site" and not parts_of(request).sessions.of(request)
 
 
 def own_address(request: Request) -> str:
-    """Return the api's origin as this browser reaches it; its host is not checked here."""
+    """Return the origin of the api at the host that the browser used; the host name is not checked here."""
     scheme = "https" if session.is_secure(request) or session.has_secure_session(request) else "http"
     return f"{scheme}://{request.headers.get('host', '')}"
 
@@ -433,9 +433,9 @@ def _own_address(request: Request) -> str:
 
 
 def check_same_origin(request: Request) -> None:
-    """Check that the form was sent by our own page. Raises ForbiddenError.
+    """Check that our own page sent the form. Raises ForbiddenError.
 
-    The outermost layer has already refused pages of other origins.
+    The outermost layer (`http/guard.py`) has already refused pages of other origins.
     """
     site = request.headers.get("sec-fetch-site", "same-origin")
     if site not in ("same-origin", "none"):

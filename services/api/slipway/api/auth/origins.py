@@ -1,8 +1,9 @@
 """Separate origins for pages of workloads: `<id>.<domain>` serves one allocation, and nothing else.
 
-Owns which requests are accepted in such an origin. A page of a workload is a program of its owner, and a script on it
-may do everything that its origin may do. So each workload gets its own origin, which serves only that workload: its
-page and reads of its own allocation, but no other part of the REST API, no login and no other workload. Pure.
+Owns the rule that decides which requests are accepted in such an origin. A page of a workload is a program of its
+owner, and a script on it may do everything that its origin may do. So each workload gets its own origin, which serves
+only that workload: its page and reads of its own allocation, but no other part of the REST API, no login and no other
+workload. Pure.
 """
 
 import re
@@ -21,7 +22,7 @@ _DOMAIN_CHARS_MAX = 190
 
 
 def check_domain(text: str) -> str:
-    """Return the domain whose subdomains are the origins of workloads. Raises ValueError when it is no domain."""
+    """Return the domain whose subdomains are the origins of workloads. Raises ValueError when it is not a domain."""
     if _DOMAIN.fullmatch(text) is None or len(text) > _DOMAIN_CHARS_MAX:
         raise ValueError("must be a domain in lower case such as apps.example.com, without scheme or port")
     return text
@@ -53,7 +54,7 @@ def origin_of(id_: str, domain: str, *, scheme: str, host: str) -> str:
 def spelled_path(scope: Scope) -> str:
     """Return the path of a request as the client spelled it, for a redirect to the same path.
 
-    A decoded path cannot be spelled again: `a%2Fb` is one segment, and `50%25` is no escape.
+    A decoded path cannot be encoded again without errors: `a%2Fb` is one segment, and `50%25` is no escape.
     """
     raw = bytes(scope.get("raw_path") or scope["path"].encode())
     return quote(raw.partition(b"#")[0].partition(b"?")[0], safe="/%:@!$&'()*+,;=~")

@@ -5,9 +5,9 @@ dropped first. A dropped bucket starts full again, so a user whose bucket was fu
 process: N replicas allow N times the rate.
 
 Refused credentials: each client address has a bucket of refusals, and a cache has the credentials that were refused
-lately. How a credential is checked is not known here. An address that has used up its refusals gets no further check,
-because a check can be a remote request (a TokenReview, the keys of an issuer). A credential that was just refused is
-refused again from the cache.
+lately. This module does not know how a credential is checked. When an address has used up its refusals, its new
+credentials are not checked, because a check can be a remote request (a TokenReview, the keys of an issuer). A
+credential that was just refused is refused again from the cache.
 
 Promises: a credential that was valid within `KNOWN_S` passes, whatever other callers with its address do, because many
 callers have one address behind a proxy or a NAT. A check in progress is counted as a refusal until it has succeeded, so
@@ -112,7 +112,7 @@ class RefusalLimiter:
         self._checking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def address_of(self, connection: HTTPConnection) -> str:
-        """Return the address that a request is counted for: the nearest address that is no trusted proxy."""
+        """Return the address that a request is counted for: the nearest address that is not a trusted proxy."""
         found = connection.client.host if connection.client else ""
         hops = [hop.strip() for value in connection.headers.getlist(FORWARDED) for hop in value.split(",")]
         for hop in reversed(hops[-_HOPS_MAX:]):
@@ -127,8 +127,8 @@ class RefusalLimiter:
     ) -> AsyncGenerator[None]:
         """Surround the check of a credential; an UnauthorizedError or ForbiddenError of the check is a refusal.
 
-        Without `is_remembered` a refusal is not repeated from the cache: for a check that costs nothing, or for a
-        credential that is never sent twice.
+        Without `is_remembered`, a refusal is not repeated from the cache. This is for a check that costs nothing, or
+        for a credential that is never sent twice.
 
         Raises:
             UnauthorizedError, ForbiddenError: the credential was refused a moment ago.
@@ -188,7 +188,10 @@ class RefusalLimiter:
 
 
 class LimitedAuth:
-    """An `Authenticator` that calls `inner` within the limits; `asks_of_all`: `inner` checks each token remotely."""
+    """An `Authenticator` that calls `inner` within the limits.
+
+    `asks_of_all` means that `inner` checks each token with a remote request.
+    """
 
     def __init__(self, inner: Authenticator, refusals: RefusalLimiter, *, asks_of_all: bool) -> None:
         self._inner = inner

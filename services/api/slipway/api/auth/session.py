@@ -258,7 +258,7 @@ class BrowserSessions:
         """Return a new login. Raises UnauthorizedError when its cookie would be too long for a browser."""
         ends_at = self._clock.now() + self._life_s
         session = LoginSession(id=self._random.token_hex(_ID_BYTES), token=token, ends_at=ends_at)
-        # Of all texts that are made from a login, a ticket is the longest.
+        # The longest cookie that is made from a login is a ticket.
         ticket = WorkloadTicket(session=session, allocation="x" * 64, ends_at=ends_at)
         if len(token) > TOKEN_CHARS_MAX or len(self.keys.seal(ticket)) > SEALED_CHARS_MAX:
             raise UnauthorizedError("the token is too long for a cookie; use a token with fewer claims")
@@ -409,7 +409,7 @@ class CookieAuth:
 
 
 class BrowserCaller:
-    """A principal by a browser's login; it is no longer valid when the login has ended."""
+    """The principal of a browser's login; it is no longer valid when the login has ended."""
 
     def __init__(self, inner: Principal, session: LoginSession, sessions: BrowserSessions) -> None:
         self._inner = inner
@@ -419,11 +419,11 @@ class BrowserCaller:
         self.roles, self.expires_at = inner.roles, inner.expires_at
 
     async def may(self, ask: PermissionCheck, workspace: str) -> bool:
-        """By the rights of the login's token or user."""
+        """Whether the login's token or user has the permission in the workspace."""
         return await self._inner.may(ask, workspace)
 
     async def visible_workspaces(self, ask: PermissionCheck) -> VisibleWorkspaces:
-        """By the rights of the login's token or user."""
+        """Return the workspaces in which the login's token or user has the permission."""
         return await self._inner.visible_workspaces(ask)
 
     async def is_still_valid(self) -> bool:
@@ -462,8 +462,8 @@ def cookies_of(connection: HTTPConnection, name: str) -> list[str]:
     """Return the values of the cookies with that name, at most `SAME_NAME_MAX`.
 
     A cookie that only this host can have set is first. A page of a neighbouring host can set a cookie with the plain
-    name for us too, and the browser sends both: each is tried. Under TLS only the name with `__Host-` is accepted.
-    Otherwise such a page could log its reader in as another user.
+    name for our host, and the browser sends both, so the caller tries each. Under TLS only the name with `__Host-` is
+    accepted. Otherwise such a page could log its reader in as another user.
     """
     given = [
         (key.strip(), value.strip().strip('"'))

@@ -38,7 +38,8 @@ def queue_view(
 ) -> QueueView:
     """Return the view of a queue.
 
-    With `pending` it has the waiting allocations in order; with its pool and `nodes`, the use of each flavor.
+    With `pending`, the view has the waiting allocations in order. With `pool_of` (the queue's pool) and `nodes`, it has
+    the use of each flavor.
     """
     name, pool = queue.metadata.name, queue.spec.pool
     own = [each for each in live if (each.spec.pool, each.spec.queue) == (pool, name)]
@@ -141,7 +142,10 @@ def _count(flavor: str, amount: QuantityValue | None) -> float | None:
 
 
 def windows_of(pool: ResourcePool, nodes: Iterable[SeenNode], queues: Iterable[Queue], now: float) -> list[WindowView]:
-    """Return the windows of a pool that still occur after `now` (epoch seconds) or are invalid; the next first."""
+    """Return the windows of a pool that are invalid or still occur after `now` (epoch seconds).
+
+    The invalid ones are first, then the others by their start.
+    """
     if not pool.spec.windows:
         return []
     name = pool.metadata.name

@@ -1,6 +1,7 @@
 """The few fields of nodes that the api reads, kept in memory by a watch.
 
-Owns the selection of these fields. Also owns the consistent reads before a rank is given up, which read the API server.
+Owns the selection of these fields. It also owns the consistent reads of the API server that come before ranks are
+marked as lost.
 
 Memory: a node with 63 labels and 50 images (15 KB of JSON, 36 KB as `slipway.kube.objects.Node`) needs 4.6 KB here,
 including the index of addresses; 5,000 such nodes need 23 MB. A LIST decodes 500 nodes at a time, which needs 70 ms; it
@@ -44,7 +45,7 @@ class SeenNodeMeta(Wire, kw_only=True, frozen=True):
 
     @property
     def version(self) -> int:
-        """The resourceVersion as an integer; 0 when it is no number."""
+        """The resourceVersion as an integer; 0 when it is not a number."""
         return int(self.resource_version) if self.resource_version.isdigit() else 0
 
 
@@ -91,7 +92,7 @@ def of_address(node: SeenNode) -> Iterable[str]:
 async def nodes_now(kube: Kube, names: Collection[str], holds: Callable[[SeenNode], bool]) -> set[str]:
     """Return the nodes among `names` for which `holds` is true now.
 
-    It reads the API server consistently, because ranks are given up by the result.
+    It reads consistently from the API server, because ranks are marked as lost when their nodes are in the result.
     """
     if not names:
         return set()

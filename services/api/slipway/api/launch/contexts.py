@@ -1,6 +1,6 @@
 """Uploaded archives: received, checked, stored in pieces, and read again for the ranks.
 
-Owns the cost of an upload: its bytes are in memory once, in the pieces that will be stored. There are limits on
+Limits the cost of an upload: its bytes are in memory once, in the pieces that will be stored. There are limits on
 concurrent uploads (of all users, and of one user), on the bytes that a workspace stores, and on the cache for reads.
 `slipway.inside.fetch` defines what an archive may contain. It unpacks and checks the archive while it arrives, so that
 an archive that is too large is refused before the rest of it is received.
@@ -90,7 +90,7 @@ class UploadBuffer:
             self._changed.notify()
 
     def read(self, size: int = -1) -> bytes:
-        """Called by the thread. Return at most the rest of one part; empty at the end. Raises OSError if abandoned."""
+        """Return at most the rest of one part; empty at the end. The thread calls it. Raises OSError if abandoned."""
         with self._changed:
             while not (self._parts or self._is_whole or self._is_abandoned):
                 self._changed.wait()
@@ -109,7 +109,7 @@ class UploadBuffer:
             return part
 
     def stop_reading(self) -> None:
-        """Called by the thread when it reads no more, so that the sender does not wait for it."""
+        """Stop the sender's wait. The thread calls it when it will not read again."""
         with self._changed:
             self._is_stopped = True
             self._parts.clear()
@@ -122,10 +122,10 @@ SILENCE_S = 30.0
 CALLS_MAX = 4
 """Limit of pieces of one upload that are written concurrently."""
 TOUCH_S = 600.0
-"""The shortest time between two writes of the annotation that an archive is in use."""
+"""The shortest time between two writes of the annotation that marks an archive as used."""
 BUSY_S = 5.0
 FULL_S = 600.0
-"""An unused archive is deleted after an hour; a client that retries sooner than this is refused again."""
+"""The Retry-After when a workspace is full: an upload fits only after an archive is deleted, an hour after its use."""
 _MIB = 1024 * 1024
 
 
@@ -203,7 +203,7 @@ class ContextArchives:
 
     @contextlib.contextmanager
     def _turn(self, user: str) -> Generator[None]:
-        """Count one upload while the context is open. Raises ThrottledError."""
+        """Count one upload while the `with` block runs. Raises ThrottledError."""
         if user and self._uploads_of[user] >= self._uploads_per_user:
             raise ThrottledError(
                 f"{user[:128]} has {self._uploads_of[user]} uploads under way at this process, and one user may have "
@@ -316,7 +316,7 @@ class ContextArchives:
 
     def _refused(self, judged: "fetch.Totals | fetch.ArchiveError") -> ArchiveRefusedError:
         return ArchiveRefusedError(
-            f"the archive cannot be taken: {judged}. Make it of plain files: tar --dereference -czf - -C FOLDER ."
+            f"the archive is refused: {judged}. Create it from plain files: tar --dereference -czf - -C FOLDER ."
         )
 
     def _too_large(self, size: int | None) -> BodyTooLargeError:

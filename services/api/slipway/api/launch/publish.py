@@ -28,7 +28,10 @@ _log = log.get_logger(__name__)
 
 
 class LaunchPublisher:
-    """Appends `requested` events to the event log and wakes the scheduler (the "bell"), in batches."""
+    """Appends `requested` events to the event log and wakes the scheduler, both in batches.
+
+    A wake-up is called the bell: it is a signal without content.
+    """
 
     def __init__(
         self,
@@ -56,19 +59,19 @@ class LaunchPublisher:
         return not self._is_busy and not self._is_owed and not self._something.is_set()
 
     def launched(self, allocation: Allocation) -> None:
-        """Buffer a committed create: its event is published and the bell is rung."""
+        """Buffer a committed create: `step` publishes its event and rings the bell."""
         self._on_write(allocation)
         self._waiting.append(allocation)
         self._something.set()
 
     def changed(self, allocation: Allocation | None = None) -> None:
-        """Note a change of an allocation's spec, or of another object: only the bell is rung."""
+        """Note a change of an allocation's spec, or of another object: `step` only rings the bell."""
         if allocation is not None:
             self._on_write(allocation)
         self._something.set()
 
     def deleted(self, allocation: Allocation) -> None:
-        """Note a delete: only the bell is rung."""
+        """Note a delete: `step` only rings the bell."""
         self._on_delete(allocation)
         self._something.set()
 

@@ -2,7 +2,8 @@
 
 Owns the names and the environment variable of the replicas. Each replica is an ordinary allocation; the replicas share
 only the Service that the launch names. A client may send the launch again with more replicas and the same
-Idempotency-Key: then only the new replicas are launched, because no replica contains their number.
+Idempotency-Key. Then only the new replicas are launched: the body of a replica does not contain the number of replicas,
+so the bodies of the first ones have not changed.
 """
 
 from typing import Any, Final

@@ -59,9 +59,9 @@ async def get(request: Request) -> Response:
 
 
 async def put(request: Request) -> Response:
-    """Replace the body of a template, or create the template. A replaced one keeps its metadata, with its creator.
+    """Replace the body of a template, or create the template. A replaced template keeps its metadata, with its creator.
 
-    With If-Match it is only replaced.
+    With If-Match a template is only replaced, never created.
     """
     parts = parts_of(request)
     name = str(request.path_params["name"])

@@ -1,9 +1,8 @@
 """`/proxy/{id}[/{port}]/...`: the ASGI application in front of workloads.
 
-Owns activity: traffic through the proxy prevents an allocation from being idle.
-
-This module also decides which traffic through the proxy is activity of a user. Traffic in both directions is activity
-while it flows; an open connection without traffic is not. Requests that a page makes by itself are not activity either.
+Owns the rule that decides which traffic through the proxy is activity of a user; an allocation with activity is not
+idle. Traffic in either direction is activity while it flows; an open connection without traffic is not. Requests that
+a page makes by itself are not activity either.
 While its tab is visible, JupyterLab polls kernels, sessions and terminals every few seconds, stores its layout every
 ten seconds, and receives events on a WebSocket of its own. So for a notebook three kinds of requests are ignored: reads
 of its REST API, its layout, and its events. The notebook itself reports the activity of its kernels and terminals
@@ -171,7 +170,7 @@ async def _redacted(connection: HTTPConnection, state: NoServer) -> NoServer:
 def _is_outside(connection: HTTPConnection, parts: ApiDeps) -> bool:
     """Whether a logged-in browser requests a workload in the api's own origin.
 
-    There the workload's page could call the api with the rights of the user.
+    In that origin the workload's page could call the api with the rights of the user.
     """
     host = connection.headers.get("host", "")
     return session.is_by_cookie(connection) and not workload_of(host, parts.settings.proxy_domain)
@@ -180,7 +179,7 @@ def _is_outside(connection: HTTPConnection, parts: ApiDeps) -> bool:
 def _is_apart(connection: HTTPConnection, parts: ApiDeps) -> bool:
     """Whether a browser requests, in mode none, a page of a workload in the origin of the api.
 
-    There the page could do whatever the api can. Programs other than browsers are served, because they run no page.
+    In that origin the page could do whatever the api can. Other programs are served, because they run no scripts.
     """
     settings, headers = parts.settings, connection.headers
     if settings.auth != "none" or not settings.proxy_domain:
@@ -231,7 +230,7 @@ def _renewing(request: Request, parts: ApiDeps, send: Send) -> Send:
 async def _whole(parts: ApiDeps, given: str) -> str:
     """Return the whole id, after a lookup with the rights of the caller; in mode none, return `given`.
 
-    The cache of targets has no rights, so only an id that the caller may see is a key for it.
+    The cache of targets checks no rights, so it may be read only with an id that the caller may see.
     """
     return given if parts.settings.auth == "none" else id_of(await parts.lookup.find(given))
 

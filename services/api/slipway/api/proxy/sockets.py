@@ -4,8 +4,9 @@ The proxy connects to the workload first. So the workload chooses the subprotoco
 forwarded unchanged: status, header and body. A message is buffered whole, so its size is limited; the limit is the same
 in both directions.
 
-The proxy pings the workload, so that nothing between them closes a silent connection. A program that computes answers
-late, so an unanswered ping ends the session only after the silence that a proxied request may have too.
+The proxy pings the workload, so that nothing between them closes a silent connection. A program that computes may
+answer a ping late. So an unanswered ping ends the session only after the longest silence that a proxied request may
+have.
 
 TCP over a WebSocket carries the bytes of one connection to a declared port of a workload. The protocol is that of
 `model/tcp_tunnel.py`. The proxy connects to the workload first, so that it can refuse the WebSocket when the workload
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 CONNECT_S = 10.0
 PING_S = 20.0
 CLOSE_S = 5.0
-"""How long a workload may take to answer the end of a session."""
+"""How long a workload may take to confirm the end of a session."""
 QUEUE_MAX = 16
 GOING_AWAY = 1001
 NORMAL = 1000
@@ -103,7 +104,7 @@ async def _connect(
     from websockets.typing import Origin, Subprotocol
 
     class NoRedirects(connect):
-        """A connection that follows no redirects: the client does."""
+        """A connection that follows no redirects: the client gets them and follows them itself."""
 
         def process_redirect(self, exc: Exception) -> Exception | str:
             return exc
@@ -153,7 +154,7 @@ async def _connect(
 
 @functools.cache
 def _unverified() -> ssl.SSLContext:
-    """A workload brings its own certificate; inside the cluster there is no name to verify."""
+    """Return a TLS context that verifies nothing: a workload has a certificate of its own, without a name to verify."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -175,7 +176,7 @@ async def _connected(target: ProxyTarget, confirm: Callable[[], Awaitable[None]]
 
 
 def _head(socket: WebSocket, target: ProxyTarget, answer: "WireResponse") -> list[tuple[bytes, bytes]]:
-    """Return the header for the client, from the workload's answer to the handshake."""
+    """Return the headers for the client, from the workload's answer to the handshake."""
     own = (target.authority, socket.headers.get("host", ""))
     try:
         return wire_fields(handshake_fields(answer.headers.raw_items(), own=own, prefix=target.prefix))
@@ -239,8 +240,8 @@ HALF_OPEN_S = 120.0
 """How long a client may send nothing after the workload has ended its direction. A workload that has closed the whole
 connection looks the same until the next byte is sent to it."""
 KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
-"""Options of the connection to the workload, where the system has them: its node may die, which closes no connection,
-and then a client that only waits would wait for ever."""
+"""Options of the connection to the workload, where the system has them. When the node of the workload dies, nothing
+closes the connection, and without these options a client that only reads would wait without end."""
 PIECE_BYTES = 64 * 1024
 
 

@@ -45,12 +45,12 @@ class Effects(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def change_job(parts: ApiDeps, job: Job, change: JobChange, permit: Permit, *, version: str = "") -> Effects:
-    """Change a job. `permit` is called before a member changes too, because it moves or has to restart.
+    """Change a job. `permit` is called first when members change too, because they move or have to restart.
 
     Raises:
         ForbiddenError: members would change, and the caller may not change allocations there.
         ConflictError: a member would have to restart, but runs and cannot be preempted.
-        InvalidError: the queue does not exist, or belongs to a pool in which no member of the job waits.
+        InvalidError: the queue does not exist, or members could move, and none of them is in its pool.
     """
     fields = _fields(change)
     members = await _members(parts, job)
@@ -75,10 +75,11 @@ async def change_job(parts: ApiDeps, job: Job, change: JobChange, permit: Permit
 
 
 async def delete_job(parts: ApiDeps, job: Job, *, version: str = "") -> None:
-    """Delete a job, if given at this version only.
+    """Delete a job. With `version`, it is deleted only while it has this version.
 
     Raises:
-        ConflictError: a member has not ended. PreconditionError: the job has another version by now.
+        ConflictError: a member has not ended.
+        PreconditionError: the job has another version by now.
     """
     members = await _members(parts, job)
     if members:
@@ -292,7 +293,7 @@ def _running_at_another_priority(members: Iterable[Allocation], job: Job, after:
 
 
 async def _queue_of(parts: ApiDeps, members: Iterable[Allocation], name: str) -> Queue:
-    """Return the queue. Raises InvalidError at `/queue` when it is in no pool of a member that could move."""
+    """Return the queue. Raises InvalidError at `/queue` if members could move, and none of them is in its pool."""
     queue = await parts.catalog.queue(name)
     pools = sorted({each.spec.pool for each in members if _may_move(each)})
     if pools and queue.spec.pool not in pools:
@@ -301,7 +302,7 @@ async def _queue_of(parts: ApiDeps, members: Iterable[Allocation], name: str) ->
 
 
 async def _to_queue(parts: ApiDeps, members: Iterable[Allocation], queue: Queue) -> list[str]:
-    """Move the members that were never admitted and are in the queue's pool. Return why each other member stays."""
+    """Move the waiting members that were never admitted and are in the queue's pool. Return why each other stays."""
     stays: list[str] = []
     name = queue.metadata.name
     for each in members:

@@ -98,7 +98,7 @@ class Member(Wire, kw_only=True, frozen=True):
     """position in its queue, from 1; 0 when it does not wait"""
     ahead: int = 0
     code: str = ""
-    """the gate for which it waits"""
+    """code of the gate that it waits for"""
     message: str = ""
     result: str = ""
 

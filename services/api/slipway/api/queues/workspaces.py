@@ -1,7 +1,8 @@
 """Workspaces: namespaces with our label, with default values for launches and a quota.
 
-Owns the annotations and the quota of a workspace, and the rule which namespace may become one. A namespace that existed
-before can be adopted. It is never deleted: when its workspace is removed, it loses only what Slipway added to it.
+Owns the annotations and the quota of a workspace, and the rule that decides which namespaces may become workspaces. A
+namespace that existed before can be adopted. It is never deleted: when its workspace is removed, it loses only what
+Slipway added to it.
 
 Invariants: a workspace with a live allocation is not removed; the namespaces of Kubernetes and of Slipway itself never
 become workspaces.
@@ -63,7 +64,8 @@ _LIVE = f"status.phase!={Phase.TERMINATED}"
 _RESERVED = re.compile(r"kube-.*|slipway-system")
 _ANNOTATIONS = {"pool": ANNOTATION_POOL, "queue": ANNOTATION_QUEUE, "template": ANNOTATION_TEMPLATE}
 _POD_ANNOTATIONS = (ANNOTATION_PULL_SECRETS, ANNOTATION_RUN_AS, ANNOTATION_HOME)
-"""With `_ANNOTATIONS` all that a workspace is given here, and loses when it is removed."""
+"""Together with `_ANNOTATIONS`, the annotations that a namespace gets when it is adopted, and loses when its workspace
+is removed."""
 
 _POD_SECURITY = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn", "audit")}
 """The labels of a namespace that Slipway creates; an adopted namespace keeps its own."""

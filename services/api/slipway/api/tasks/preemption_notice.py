@@ -1,7 +1,7 @@
-"""The preemption notice of an attempt: that its ranks must make room, for which allocation, and until when. Pure.
+"""The preemption notice of an attempt: why its ranks must end, for which allocation, and until when. Pure.
 
 Owns the one view over the two sources of a notice: the signal of a user (`spec.signals.preempt`), and the stop of the
-scheduler (`status.stop`: an eviction, or a deadline of work that may save its state first).
+scheduler (`status.stop`: an eviction, or a time limit after which the work may still save its state).
 """
 
 import msgspec

@@ -118,7 +118,7 @@ class TaskTokens:
         return bool(self._audience) and (not self._is_shared or self._audience in claims.audiences)
 
     def _check_claims(self, claims: TokenClaims) -> None:
-        """Check audience and expiry, which needs no call of the API server. Raises UnauthorizedError."""
+        """Check audience and expiry, which needs no request to the API server. Raises UnauthorizedError."""
         now = self._clock.now()
         if self._audience not in claims.audiences:
             meant = ", ".join(claims.audiences)[:_WORDS_MAX] or "nobody"
@@ -157,7 +157,7 @@ class TaskTokens:
         allocation = await self._found.get(key, lambda: lookup.find(id_))
         found = _caller(allocation, pod)
         if found is None:
-            # The release, which lists the pods, may be younger than the cached allocation.
+            # The release lists the pods, and it may have been committed after the allocation was cached.
             self._found.forget(key)
             allocation = await self._found.get(key, lambda: lookup.find(id_))
             found = _caller(allocation, pod)

@@ -25,7 +25,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 class UsageRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One group. `seconds` and `slotSecondsByPhase` are by phase. Grouped by gpuType, a row has only GPU time."""
+    """One group. `seconds` and `slotSecondsByPhase` are by phase. When grouped by gpuType, a row has only GPU time."""
 
     by: dict[str, str]
     ended: int

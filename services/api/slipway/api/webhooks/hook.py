@@ -1,15 +1,12 @@
 """A webhook as it is stored: its URL, its event filters and its key, converted to a Secret and back.
 
-Pure. Owns the form of the Secret and the choice of events. Must not know how a message is sent.
+Pure. Owns the form of the Secret, the choice of events, and the signed headers of a delivery, which the receiver
+verifies. Must not know how a message is sent.
 
-Invariants: the key leaves this module only as bytes for signing, and once as text when it is created; `repr` shows
-neither the key nor the URL, which may contain a token.
+Invariants: outside of the Secret, the key appears only as bytes for signing, and once as text when it is created.
+`repr` shows neither the key nor the URL, which may contain a token.
 
-Source: Standard Webhooks 1.0, "Symmetric keys" (the form of a key).
-
-A delivery has signed headers, which a receiver verifies. Pure. Owns the form of the signature.
-
-Source: Standard Webhooks 1.0, "Webhook headers" and "Signature scheme".
+Source: Standard Webhooks 1.0, "Symmetric keys" (the form of a key), "Webhook headers" and "Signature scheme".
 """
 
 import base64
@@ -146,7 +143,7 @@ ID, TIMESTAMP, SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature
 def headers(key: bytes, message_id: str, body: bytes, *, now: float) -> dict[str, str]:
     """Return the headers of one try.
 
-    The id is the same at each try, so that receivers can drop duplicates; the timestamp is that of this try.
+    The id is the same for each try, so that receivers can drop duplicates; the timestamp is that of this try.
     """
     timestamp = str(int(now))
     return {ID: message_id, TIMESTAMP: timestamp, SIGNATURE: f"v1,{sign(key, message_id, timestamp, body)}"}

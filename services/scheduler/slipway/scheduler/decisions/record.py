@@ -1,14 +1,14 @@
 """One recorded tick: the inputs of the planner, and its decisions, in the form in which they are stored. Pure.
 
-A record contains everything except some facts: a base has all facts, every other record has only the facts that have
-changed since the previous record of its chain. Fields are only ever added. A record of another format raises
+The first record of a chain, its base, contains all facts. Every other record contains only the facts that have changed
+since the previous record of its chain. A new version only adds fields. A record of another format raises
 OtherFormatError.
 
-The inputs are encoded facts: those of the cluster feed, by the kinds of the feed. The digest is a sum over the facts,
-so its update costs only the changed facts. Equal facts have equal digests, whichever process gathered them and in
-whatever order.
+Facts are stored encoded, by the kinds of the cluster feed and the additional kinds below. The digest is a sum over the
+facts, so its update costs only the changed facts. Equal facts have equal digests, whichever process gathered them and
+in whatever order.
 
-A decision log as a file has one JSON object per line and recorded tick. `slipway replay --save` writes the same lines
+A decision log in a file has one line per recorded tick, a JSON object. `slipway replay --save` writes the same lines
 from a live log, so a replay needs neither the cluster nor the version that wrote the log.
 """
 
@@ -35,7 +35,7 @@ FORMAT = 1
 LEVEL = 1
 """the compression level: facts are similar, and speed matters more than size"""
 PACKED_AT_ONCE = 1 << 17
-"""the bytes of text that are compressed at a time, while other tasks wait"""
+"""the bytes of text that are compressed in one step; other tasks run between the steps"""
 SEAL_BYTES = 8
 UNPACKED_MAX = 1 << 29
 """in bytes; a larger text cannot be a record of ours"""
@@ -69,9 +69,9 @@ class RecordedDecisions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     kept: tuple[ReservedPlaces, ...] = ()
     """places that are reserved for blocked queue heads, and from when"""
     looked: tuple[str, ...] = ()
-    """the first keys of allocations for which places were searched, in that order"""
+    """keys of the first allocations for which places were searched, in the order of the search"""
     scores: dict[str, Scores] = {}
-    """{allocation key: best nodes -> plugin -> value} of the first allocations that were searched for"""
+    """{allocation key: best nodes -> plugin -> value} of those first allocations that are admitted"""
     waiting: dict[str, int] = {}
     """{code of the first blocking gate: number of allocations}"""
     reasons: dict[str, dict[str, Any]] = {}
@@ -144,7 +144,7 @@ def pack(record: DecisionRecord) -> bytes:
 
 
 def sealed(packed: bytes) -> bytes:
-    """Append a digest: changed bytes are damage, even if they decompress to the same text."""
+    """Return `packed` with its digest, so that changed bytes are found even if they decompress to the same text."""
     return packed + hashlib.blake2b(packed, digest_size=SEAL_BYTES).digest()
 
 
@@ -260,7 +260,7 @@ def _weight(kind: str, key: str, data: bytes) -> int:
 
 
 class DecisionLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry; `data` is base64. Unknown fields are ignored: another version may have written them."""
+    """One line of a log file: an entry, with `data` as base64. Unknown fields of other versions are ignored."""
 
     pool: str
     chain: str

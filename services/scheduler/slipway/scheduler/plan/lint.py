@@ -26,7 +26,7 @@ from slipway.scheduler.plan.state.usage import Charge
 
 
 class PlanRule(StrEnum):
-    """The rules."""
+    """The rules that a plan must keep; each value says how a plan breaks the rule."""
 
     ATOMIC = "GangBelowMinimum"
     NODE = "NodeAboveAllocatable"
@@ -41,7 +41,7 @@ class PlanRule(StrEnum):
 
 
 Gone = list[tuple[Holding, tuple[int, ...]]]
-"""The holdings that leave, and which of their ranks."""
+"""[(a holding that leaves, its leaving ranks)]"""
 
 
 class PlanViolation(msgspec.Struct, frozen=True):
@@ -181,9 +181,9 @@ def _too_often(snapshot: PoolSnapshot, plan: Plan) -> list[PlanViolation]:
 def _gone(snapshot: PoolSnapshot, plan: Plan) -> Gone:
     """Return the work whose room this plan may use.
 
-    It is the work that the plan evicts for other work. If an evicted allocation is placed again, it is also the work
-    that the plan evicts for its own reasons. If an admission waits for victims, it is also the work that is leaving
-    already.
+    The result always includes the work that the plan evicts for other work. It includes the work that the plan evicts
+    for other reasons if the plan places some of that work again. It includes the work that is leaving already if it
+    includes any evicted work, or if an admission waits for victims.
     """
     found: Gone = []
     coming = {admit.uid for admit in plan.admits}
@@ -265,7 +265,7 @@ def _nodes(
 
 
 def _devices(table: NodeTable, before: Devices, after: Devices) -> list[PlanViolation]:
-    """Check that no device is used above its whole, and that each GPU in use has a known device number."""
+    """Check that no device is used beyond its capacity, and that the plan gives each GPU by its device number."""
     found = [
         PlanViolation(PlanRule.DEVICE, table.names[at], f"device {number}: {MILLI + beyond} thousandths used")
         for (number, at), beyond in sorted(after.over.items())

@@ -1,7 +1,7 @@
 """A simulation in its own process: one request on standard input, one answer on standard output, both JSON.
 
-A forecast is answered twice, each time in one line: first without the likely start, then with it, as soon as it is
-known.
+A forecast for which the past of the pool is given is answered twice, each time in one line: first without the likely
+start, then with it, as soon as it is known.
 
 Owns its memory limit, which is set before the request is read, so that a request that is too large ends only this
 process. The parent process owns the deadline. The api starts it (`python -m slipway.scheduler.simulate.child BYTES`):
@@ -22,10 +22,9 @@ from slipway.scheduler.simulate.scenario import check_scores, checked, unsupport
 
 
 class SimulationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request.
+    """A request: either `body`, as a client sent it, or `explain`, the key of a waiting allocation of `pool`.
 
-    Either `body`, as a client sent it; with a `scenario` in it, `facts` are ignored. Or `explain`, the key of a waiting
-    allocation of `pool`.
+    If `body` contains a `scenario`, `facts` are ignored.
     """
 
     body: dict[str, Any] = {}

@@ -43,7 +43,7 @@ from slipway.scheduler.simulate.world import AllocationHistory
 
 Json = dict[str, Any]
 SHOWN_MAX = 1000
-"""The most differing allocations that are shown; the others are counted."""
+"""The largest number of differing allocations that are shown; the others are counted."""
 SUPPOSED = "supposed"
 """The text in place of an id for a hypothetical allocation."""
 ASSUMPTIONS = (
@@ -56,7 +56,7 @@ WORK_MAX = 500
 NODES_MAX = 2_000
 TOO_LONG = "the computation takes too long"
 """The reason why the likely start is missing in the first answer of a forecast. With more allocations than `WORK_MAX`,
-or more nodes than `NODES_MAX`, there is none at all, because a page would wait for it too long."""
+or more nodes than `NODES_MAX`, the likely start is never computed, because a page would wait for it too long."""
 
 
 class PastPiece(msgspec.Struct, frozen=True, kw_only=True):
@@ -280,7 +280,7 @@ def _given(standing: PoolStanding, allocations: dict[str, AllocationFact]) -> sc
 
 
 def _part(fact: AllocationFact, standing: PoolStanding, now: float) -> AllocationPart:
-    """Return when it arrives, and where it runs already; everything else is in its fact."""
+    """Return when `fact` arrives, and where it runs already; the simulation reads everything else from `fact`."""
     since = fact.started or fact.phase_since or now
     is_whole = all(node in standing.nodes for node in fact.placements.values())
     placed = [

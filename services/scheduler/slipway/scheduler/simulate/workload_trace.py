@@ -29,7 +29,7 @@ from slipway.scheduler.simulate.scenario_format import Scenario
 Json = dict[str, Any]
 Cell = str | float | bool
 TRACE = yaml_reader.TextLimits(64 * 1024 * 1024, 0)
-"""The limits of a trace file: some hundred thousand rows."""
+"""The limits of a trace file: enough for some hundred thousand rows."""
 _UNIT_S = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _MILLI_UNITS = {"": 1, "gpu": MILLI}
 _CLOCK = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)")
@@ -141,7 +141,7 @@ def load(file: str, trace: str, mapping: str) -> TracedScenario:
         scenario = whole(cast("object", document))
     except InvalidError as exc:
         raise InvalidError(reader.row_error(str(exc), len(own), file)) from exc
-    left_out = f"rows of {trace} that skip of {mapping} left out: {reader.skipped}"
+    left_out = f"rows of {trace} left out by skip of {mapping}: {reader.skipped}"
     return TracedScenario(scenario=scenario, warnings=(left_out,) if reader.skipped else ())
 
 

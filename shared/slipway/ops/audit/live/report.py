@@ -113,7 +113,7 @@ def report(
 
 
 def keys(violations: Sequence[InvariantViolation]) -> frozenset[tuple[str, str]]:
-    """Return the keys by which two looks are compared: (invariant, subject)."""
+    """Return the keys by which two audits are compared: (invariant, subject)."""
     return frozenset(map(_key, violations))
 
 

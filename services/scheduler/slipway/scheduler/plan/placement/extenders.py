@@ -155,7 +155,7 @@ class _Consultation:
         self._bonus = np.zeros(len(fits), dtype=np.int64)
         self._scores: list[tuple[str, Ints]] = []
         self._is_open = True
-        """whether no answer is missing so far"""
+        """false once no node can pass, because an extender fails or has not answered: no further extender is asked"""
 
     def filter(self, extender: ExtenderFact) -> None:
         """Let the next extender filter the remaining nodes."""
@@ -208,8 +208,8 @@ class _Consultation:
     def _put(self, extender: ExtenderFact, verb: ExtenderVerb, nodes: Bools) -> None:
         """Add a question about `nodes`, which include those that a valid answer covers already.
 
-        The new answer replaces the old one. One plan considers a request on several sets of nodes, so answers about one
-        set at a time would replace each other for ever.
+        The new answer replaces the old one, so it must cover the nodes of both. A plan considers one request on several
+        sets of nodes: if each answer covered one set only, the answers would replace each other without end.
         """
         question = Question(
             extender=extender, verb=verb, request_key=self._request_key, role=self._role, owner=self._owner, nodes=()

@@ -1,10 +1,10 @@
 """How a pool is scheduled: the weights of scores and the limits of a tick, as one frozen value.
 
-Without scores from the pool, requests for GPUs are packed (MostAllocated), so that whole nodes stay free for large
+If the pool names no scores, requests for GPUs are packed (MostAllocated), so that whole nodes stay free for large
 gangs. A share of a GPU is also placed where it fills a device best (DeviceBestFit 2). All other requests are spread
 evenly (LeastAllocated + BalancedAllocation), as kube-scheduler does. NodeAffinity (2), TaintToleration (3),
 PodTopologySpread (2) and InterPodAffinity (2) apply to all requests, with kube-scheduler's weights. ImageLocality (1)
-applies only where work is spread: for GPUs a free node is worth more than a pull.
+applies only where work is spread: for GPUs, a whole free node is worth more than a saved image pull.
 
 A pool that names scores gets exactly those, for all requests. A pool whose nodes an autoscaler adds and removes, and
 that names none, packs all requests, because a node with a little work cannot be removed.
@@ -54,7 +54,7 @@ class PlacementPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_fragmentation_scored(self) -> bool:
-        """Whether a score measures fragmentation by the expected requests, and the pool does not state these."""
+        """Whether GpuFragmentation is used and the pool does not state the expected requests, so they are computed."""
         is_scored = any(GPU_FRAGMENTATION in weights for weights in (self.spread, self.pack, self.share))
         return is_scored and GPU_FRAGMENTATION not in self.args
 

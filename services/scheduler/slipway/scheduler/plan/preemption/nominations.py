@@ -3,17 +3,18 @@
 Owns how long places are held, when they become an admission, and which work may take them away. Knows nothing of how
 victims are chosen. A nomination holds capacity but does not block its queue: other work of the queue may use the rest.
 
-Invariants: a nomination becomes an admission when its places, or others, are really free, and not before. While its
-victims are leaving, its allocation takes no other places. A nomination is dropped in these cases: its allocation must
-not start any more, it has run out, no leaving work can free its places, or work with more right needs them. Work has
-more right by a higher priority in the same queue; between queues, by a higher priority of the queue, or by a smaller
-share.
+Invariants: a nomination becomes an admission when its places, or others, are really free, and not before. Until then
+the queue cursors skip its allocation, so that it does not get places twice. A nomination is dropped when its allocation
+must not start any more, when it has expired, when a node of it no longer exists, when no leaving work can free its
+places, or when work with more right needs them. Within a queue, work of a higher priority has more right. Between
+queues, work of the queue with the higher priority has more right, then work of the queue with the smaller share.
 
-Bookings are the usage of an allocation on its nodes, for places that are promised and not yet used. They tell whether
-promised and existing usage exceed a node together.
+A booking adds the future usage of promised places to the usage of their nodes. `is_over` then shows whether promised
+and existing usage together exceed a node.
 
-Some admissions of a plan cannot start at once: they need room that its evictions, or leaving work, must release. How
-long a victim needs to leave is not known here. A simulation, in which evictions are instant, does not need this.
+`deferred` finds the admissions of a plan that cannot start at once: they need room that the plan's evictions, or
+leaving work, must release. How long a victim needs to leave is not known here. A simulation ignores the result, because
+its evictions are instant.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,13 +44,13 @@ from slipway.scheduler.plan.state.usage import Charge, NodeUsage
 def charges_of(
     fact: AllocationFact, placements: Mapping[int, str], devices: Mapping[int, tuple[int, ...]]
 ) -> list[Charge]:
-    """Return what its ranks use on the nodes of `placements`."""
+    """Return what the ranks of `fact` use on the nodes of `placements`."""
     roles = [(rank, role, node) for rank, node in placements.items() if (role := fact.role_of(rank)) is not None]
     return [charge_of_rank(role, node, devices.get(rank, ()), fact) for rank, role, node in roles]
 
 
 def demand_of(fact: AllocationFact, placements: Mapping[int, str]) -> Resources:
-    """Return what its placed ranks use, as quota counts it."""
+    """Return what the ranks of `fact` in `placements` use, as quota counts it."""
     return total(quota_of(role) for rank in placements if (role := fact.role_of(rank)) is not None)
 
 
@@ -102,7 +103,7 @@ class Nominations:
         self.dropped: list[str] = []
         """ids of decisions that must be removed from the ledger"""
         self.look_again = 0.0
-        """when the first valid nomination runs out (epoch seconds); 0 for never"""
+        """when the first waiting nomination expires (epoch seconds); 0 for never"""
 
     @property
     def settled(self) -> frozenset[str]:
@@ -131,9 +132,9 @@ class Nominations:
         self.look_again = min(ends, default=0.0)
 
     def release_for(self, fact: AllocationFact, has_place: Callable[[], bool]) -> bool:
-        """Release nominations to which `fact` has more right, the last first, until `fact` has a place.
+        """Release nominations to which `fact` has more right, those with least right first, until `fact` has a place.
 
-        Return whether it has one. Released nominations whose places can still become free are booked again.
+        Return whether `fact` has a place. Released nominations whose places can still become free are booked again.
         """
         if not self._held:
             return False
@@ -151,7 +152,7 @@ class Nominations:
         return False
 
     def take_over(self, fact: AllocationFact, accept: Accept) -> bool:
-        """Nominate `fact` to the room of work that is already leaving for nominations to which `fact` has more right.
+        """Nominate `fact` for room that leaving work frees for other nominations, to which `fact` has more right.
 
         No other work is evicted for it. The allocations of released nominations that cannot be met any more wait again.
         Return whether `fact` was nominated.
@@ -222,7 +223,7 @@ class Nominations:
         )
 
     def _expires_at(self, nomination: Nomination, leaving: Iterable[Holding]) -> float:
-        """Return when it runs out: a margin after it was made, and after the grace of the last victim."""
+        """Return when it expires: a margin after it was made, and after the last grace period of the leaving work."""
         ends = [nomination.at]
         for holding in leaving:
             victim = holding.allocation
@@ -327,7 +328,7 @@ class Nominations:
         self._state.withdraw(held.admitted.placed, held.admitted.demand)
 
     def _take_again(self, held: _HeldNomination) -> None:
-        """Undo `_give` with the same places; nothing was taken since."""
+        """Undo `_give` with the same places. The caller must have given back everything that it took since."""
         made = held.admitted
         if made is None:
             self._book(held, 1)
@@ -408,7 +409,7 @@ def deferred(
 
 
 def bundles(plan: Plan) -> list[frozenset[str]]:
-    """Return sets of uids that must be applied together: evictions, and the admissions that need their room."""
+    """Return sets of uids that must be committed together: evictions, and the admissions that need their room."""
     found: list[frozenset[str]] = []
     keys = {admit.allocation: admit.uid for admit in plan.admits}
     links = [frozenset((admit.uid, *admit.victims)) for admit in plan.admits if admit.victims]

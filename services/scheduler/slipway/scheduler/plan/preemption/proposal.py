@@ -5,13 +5,14 @@ domain is tried in each domain. A proposal may not be enough, because something 
 units are removed in the order of eviction until the placement itself succeeds. Work is bounded by the number of nodes
 tried, of domains, and of units.
 
-Each proposal has its units removed from the state, through the trial. The caller undoes proposals that it does not use.
+When a proposal is yielded, its units are removed from the state, through the trial. The caller undoes proposals that it
+does not use.
 
-Which node costs least follows from what must be evicted there for one more rank, and how bad that is. On a node all
-eligible units are removed, least important first, and then put back as far as the rank still fits, most important
-first. The units that stay removed are a minimal set. The work of the queue that gives first (`victim_order`) is the
-least important; within a queue the order of victims decides. Nodes are compared as kube-scheduler does: lowest highest
-victim, lowest sum of priorities, fewest ranks, latest start among the highest, the order of victims, name.
+The cost of a node is what must be evicted there for one more rank. On a node all eligible units are removed, least
+important first, and then put back as far as the rank still fits, most important first. The units that stay removed are
+a minimal set. The work of the queue that loses work first (`eviction_ranks` in `victims.py`) is the least important;
+within a queue the order of victims decides. Nodes are compared as kube-scheduler does: the least important highest
+victim, the lowest sum of priorities, the fewest ranks, the latest start among the highest, the order of victims, name.
 
 All nodes are computed at once, as columns; later only the nodes that were touched. Amounts are compared per resource
 and port. The placement decides whether the rank may really use the node.
@@ -44,7 +45,7 @@ class NodeSearch:
     """The costs of all nodes for one request, updated as the usage changes."""
 
     def __init__(self, row: FeasibilityRow, victims: VictimTable, turns: Ints, eligible: Bools) -> None:
-        """`turns`: each queue's place in the order of eviction (`victim_order`); `eligible`: units that may go."""
+        """`turns`: the place of each queue in the order of eviction; `eligible`: the units that may be evicted."""
         self.row = row
         self._victims = victims
         self.eligible = eligible
@@ -271,7 +272,7 @@ class NodeSearch:
         return found
 
     def _put_back(self, freed: Ints, room: Ints, runs: tuple[Ints, Ints], is_ok: Bools, wholes: Ints | None) -> Bools:
-        """Return which pieces stay removed after putting back the most important of each node first."""
+        """Put back the pieces of each node where they fit, the most important first; return which stay removed."""
         starts, counts = runs
         gone = np.zeros(freed.shape[1], dtype=np.bool_)
         for place in range(int(counts.max()) - 1, -1, -1):
@@ -308,7 +309,7 @@ DOMAINS_MAX = 64
 CLEARED_MAX = 4096
 """The number of nodes that one tick clears, successfully or not; later work waits for the next tick."""
 UNITS_MAX = 512
-"""Up to this number of units they are also tried in the order of eviction, whatever their nodes."""
+"""If at most so many units are eligible, they are also tried in the order of eviction, whatever their nodes."""
 SEARCHES_KEPT = 64
 
 Taken = list[tuple[FeasibilityRow, list[int]]]
@@ -329,7 +330,7 @@ class Proposals:
     def of(
         self, fact: AllocationFact, trial: EvictionTrial, eligible: Bools, *, is_moving: bool = False
     ) -> Iterator[bool]:
-        """Yield after each proposal; True when it is known to be minimal and its nodes to have room.
+        """Yield after each proposal; True when it is known that it is minimal and that its nodes have room.
 
         If extenders must agree to the victims on a node, only nodes to which they agree are proposed.
         """
@@ -592,7 +593,7 @@ class Proposals:
         return known
 
     def _is_within_reach(self, fact: AllocationFact, trial: EvictionTrial, eligible: Bools) -> bool:
-        """Whether its ranks would have room if all eligible units were removed."""
+        """Whether the ranks of `fact` would have room if all eligible units were removed."""
         for role in fact.roles:
             row = self._state.whatif.row(role)
             if row.usage.devices_for(row.request) is not None:

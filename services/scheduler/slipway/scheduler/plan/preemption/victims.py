@@ -2,16 +2,16 @@
 
 A unit is a whole allocation, or one rank of an elastic gang that its minimum does not need. Units have one order, least
 important first: by queue priority, then priority. Of equal ones, single ranks that their gang does not need come first,
-then lone ranks, then whole gangs. Then comes what loses least work (latest start or checkpoint), then the name. A piece
-is what one unit uses on one node. Knows nothing of preemptors.
+then lone ranks, then whole gangs. Then come the units that would lose the least work (latest start or checkpoint), then
+the name decides. A piece is what one unit uses on one node. Knows nothing of preemptors.
 
 Invariant: built from the snapshot alone. Work that is leaving, that was only just admitted, or that cannot be preempted
 is in no unit.
 
-The queue that gives next is the one that is furthest above its share, after what was taken already. Owns the order
-between queues; within a queue the order of the units applies. Queues are compared from the top of the tree: first the
-departments, then the queues in them. The work of the preemptor's own queue comes last. The reclaim rule, not this
-module, decides which work may be taken.
+Between queues, the next unit is taken from the queue that is furthest above its share without the units that were taken
+already. Owns the order between queues; within a queue the order of the units applies. Queues are compared from the top
+of the tree: first the departments, then the queues in them. The work of the preemptor's own queue comes last. The
+reclaim rule, not this module, decides which work may be taken.
 """
 
 import heapq
@@ -197,7 +197,7 @@ def role_index(fact: AllocationFact, rank: int) -> int:
 
 
 def safe_point(fact: AllocationFact) -> float:
-    """Return the time since which its work would be lost: its start, or its last checkpoint."""
+    """Return the time since which the work of `fact` is not saved: its start, or its last checkpoint."""
     return max(fact.started, fact.checkpoint_at) if fact.checkpoint_at else fact.started
 
 
@@ -312,7 +312,7 @@ def _kinds(units: list[EvictionUnit]) -> tuple[dict[str, list[tuple[int, Mapping
 
 
 Standing = tuple[Due, ...]
-"""Minus the shares of a queue and of those above it, from the top; the smallest gives first."""
+"""The negated shares of a queue and of the queues above it, from the top; the queue with the least loses work first."""
 
 
 def share_of(queue_shares: QueueShares, queue: str) -> Standing:
@@ -321,7 +321,7 @@ def share_of(queue_shares: QueueShares, queue: str) -> Standing:
 
 
 def eviction_ranks(queue_shares: QueueShares, queues: Sequence[str], own: str) -> Ints:
-    """Return the turn of each of `queues`: 0 for the queue that gives first, equal for equal standings, `own` last."""
+    """Return the turn of each of `queues`: 0 for the one that loses work first, equal standings alike, `own` last."""
     found = {queue: share_of(queue_shares, queue) for queue in queues if queue != own}
     turn = {standing: number for number, standing in enumerate(sorted(set(found.values())))}
     return np.array([len(turn) if queue == own else turn[found[queue]] for queue in queues], dtype=np.int64)
@@ -331,7 +331,7 @@ def in_eviction_order(units: Iterable[EvictionUnit], queue_shares: QueueShares, 
     """Yield the units in the order of eviction.
 
     Each unit is from the queue that is furthest above its share when the unit is requested; of equal queues the least
-    important unit comes first. O(log queues) a unit, more where departments meet.
+    important unit comes first. O(log queues) per unit, but O(queues) after a unit of a queue below another queue.
     """
     waiting: dict[str, list[EvictionUnit]] = {}
     for unit in sorted(units, key=lambda each: -each.index):

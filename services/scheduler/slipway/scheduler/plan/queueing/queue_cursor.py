@@ -11,9 +11,9 @@ heads of its children compete. The winner is the head whose branch would be left
 admission; it continues to the next level. So what one team of a department leaves unused is given to its other teams
 before it is given to another department.
 
-Equal shares are decided by `ordering.head_key`, which depends on the head and its own queue. Where the pool counts past
-use, it comes right after the priority of the head's queue: the branch with less past use by weight wins. In a tree
-without inner queues the result is the plain order by share. Knows nothing of why a head is blocked.
+Equal shares are decided by `pending.head_key`, which depends on the head and its own queue. Where the pool counts past
+use, the past use comes right after the priority of the head's queue: the branch with less past use by weight wins. In a
+tree without inner queues the result is the plain order by share. The tournament does not know why a head is blocked.
 
 Costs O(depth x log queues) per step: an admission changes only the branches above its queue. A queue whose use
 decreases is entered again (`update`). Source: Kueue's fair-sharing tournament, Volcano's hdrf.
@@ -35,7 +35,7 @@ from slipway.scheduler.plan.state.snapshot import PoolSnapshot
 STRICT = "StrictFIFO"
 
 LineKey = tuple[int, int, int, WorkKey]
-"""(first two parts of the order, what the user has used, the order); ascending"""
+"""(first two parts of the work key, the user's level of past use or 0, the whole work key); ascending"""
 
 NOT_YET = Explanation(
     gate=Gate.NOT_YET_CONSIDERED, message="not considered yet: this tick has reached its limit of decisions"
@@ -50,7 +50,7 @@ def behind_head(queue: str, head: AllocationFact) -> Explanation:
 
 
 class GroupCursor:
-    """One group in its queue: of its members a prefix is processed. The others wait for `why`, once that is known."""
+    """One group in its queue. A prefix of its members is processed; the others wait, for `why` once that is known."""
 
     def __init__(self, group: PendingGroup) -> None:
         self.group = group
@@ -100,7 +100,7 @@ class GroupCursor:
         return begin[at : at + most] if is_enough else members[at : at + most]
 
     def is_waiting(self, fact: AllocationFact, order: WorkKey) -> bool:
-        """Whether a member of the group waits."""
+        """Whether `fact`, the member of the group with the key `order`, waits."""
         del fact
         return self.group.members.index_of(order) >= self.processed
 
@@ -168,7 +168,7 @@ class UserTurnsCursor(GroupCursor):
         return Members((left,) if left else ())
 
     def first(self, most: int) -> Sequence[Member]:
-        """Return the first `most` members that wait, in the order of the queue; equal calls find them once."""
+        """Return the first `most` members that wait, in the order of the queue; a repeated call searches only once."""
         call = (most, self.processed, self._turns.charges)
         if self._first is None or self._first[0] != call:
             self._first = (call, self._find_first(most))
@@ -189,7 +189,7 @@ class UserTurnsCursor(GroupCursor):
         return [member for _, member in heapq.nsmallest(most, found)]
 
     def is_waiting(self, fact: AllocationFact, order: WorkKey) -> bool:
-        """Whether a member of the group waits."""
+        """Whether `fact`, the member of the group with the key `order`, waits."""
         return self.group.users[fact.user].index_of(order) >= self._at.get(fact.user, 0)
 
     def before(self, mine: LineKey) -> int:
@@ -343,7 +343,7 @@ class QueueCursor:
         return [self.current_key(order, fact.user) for order, fact in waiting if fact.uid in self.settled]
 
     def _top(self) -> int:
-        """Return the next walk. A key only grows in a plan, so an entry whose key has grown moves back."""
+        """Return the number of the next group cursor. Keys only grow in a plan; an entry whose key grew moves back."""
         while self._turns is not None:
             key, number = self._heap[0]
             if self._turns[self.group_cursors[number].current.user] == key[2]:
@@ -406,7 +406,7 @@ Only the newest entry of a child is valid.
 
 
 class FairShareTournament:
-    """The heads of all queues of one tick."""
+    """The heads of all queues of one tick, and which of them is next."""
 
     def __init__(self, tree: QueueTree) -> None:
         self._tree = tree

@@ -5,8 +5,8 @@ nodes the device plugin chooses, and GPUs are only a number. A share of a GPU go
 free capacity. Whole GPUs go to unused devices, lowest numbers first, never to a partly used device. If ranks on a node
 use devices with unknown numbers, no unused device of that node is given to a further rank.
 
-Invariants: `take` never gives a device beyond its thousand thousandths; `charge` books existing usage as it is found.
-Taking and then giving back leaves the same columns.
+Invariants: `take` uses more of a device than is free only for a share of a GPU that fits no device; `over` then has the
+excess. `charge` books existing usage as it is found. Taking and then giving back leaves the same columns.
 """
 
 import numpy as np

@@ -237,14 +237,14 @@ class _Entry(msgspec.Struct):
 
 
 class _StoredGroup(msgspec.Struct):
-    """A group as it is stored: `frozen` is the value that `groups` returns, made again after a change."""
+    """A group as it is stored. `frozen` is the value that `groups` returns; a change sets it to None."""
 
     shape: bytes
     demand: Resources
     members: MemberList
     users: dict[str, MemberList] = {}
     frozen_users: dict[str, Members] = {}
-    """the users whose members have not changed since `frozen_users` was made"""
+    """{user: its members as last frozen}, without the users whose members have changed since"""
     frozen: PendingGroup | None = None
 
 
@@ -346,7 +346,7 @@ class PendingWork:
     def next_change(self) -> float | None:
         """Return when the order or a gate of pending work changes by itself, after the time of the last `groups`.
 
-        The real change may come later, never earlier. None when no change is expected.
+        The real change may be later than that, never earlier. None when no change is expected.
         """
         while self._timers and self._timers[0][1] not in self._entries:
             heapq.heappop(self._timers)

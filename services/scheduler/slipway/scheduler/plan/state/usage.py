@@ -26,7 +26,7 @@ from slipway.scheduler.plan.state.rank_request import SCORED_DEFAULTS, RankReque
 from slipway.scheduler.plan.state.workload_mix import WorkloadMix
 
 NODES_MIN = 100
-"""In a pool with fewer nodes all are compared; in larger pools at least so many feasible ones."""
+"""In a pool with fewer nodes, all nodes are compared; in a larger pool, at least this number of feasible nodes."""
 PERCENT_MIN = 5
 PERCENT_TOP = 50
 NODES_PER_PERCENT = 125
@@ -85,7 +85,7 @@ class WindowNodes(msgspec.Struct, frozen=True):
     """The nodes of one window, for its current or next occurrence."""
 
     owners: str
-    """the text `maintenance kernel` or `queue class (window tuesday)`"""
+    """for whom the window is, such as `maintenance kernel` or `queue class (window tuesday)`"""
     start: float
     end: float
     nodes: Bools

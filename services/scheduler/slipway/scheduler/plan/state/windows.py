@@ -1,8 +1,8 @@
 """The windows of a pool in one plan: which nodes they reserve, and which of them are closed to which work.
 
-Work may use the nodes of a window that is not for it if it ends before the window begins. Work without a run limit may
-use them only while the window is further away than its lead time. Owns the choice of nodes for a window that requests a
-number of nodes. Knows nothing of placement. In a pool without windows nothing here is called.
+Work of other queues may use the nodes of a window if that work ends before the window begins. Work without a run limit
+may use them only while the window is further away than its lead time. Owns the choice of nodes for a window that
+requests a number of nodes. Knows nothing of placement. In a pool without windows nothing here is called.
 
 Invariant: the choice follows from the snapshot and the time alone. A node that is free of other work at the start is
 chosen before a node that is not. So the choice stays the same while only time passes.

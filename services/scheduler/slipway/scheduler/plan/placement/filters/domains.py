@@ -11,7 +11,7 @@ from slipway.scheduler.plan.state.usage import NodeUsage
 
 
 def sums_of(counts: Ints, column: LabelColumn, where: Bools | None = None) -> Ints:
-    """Return per domain the sum of `counts` over its nodes (only those of `where`)."""
+    """Return per domain the sum of `counts` over its nodes; with `where`, only over those nodes of it."""
     present = counts != 0
     if where is not None:
         present &= where
@@ -26,7 +26,10 @@ def at_nodes(sums: Ints, column: LabelColumn) -> Ints:
 
 
 def matching_pods(spread: Spread, request: RankRequest, usage: NodeUsage) -> Ints:
-    """Return the pods per node that `spread` counts: selected, in the request's namespace, and not being deleted."""
+    """Return the pods per node that `spread` counts: selected, in the request's namespace, and not being deleted.
+
+    An empty selector counts no pods.
+    """
     if spread.selector.is_everything:
         return np.zeros(len(usage.table), dtype=np.int64)
     namespace, selector = request.role.namespace, spread.selector

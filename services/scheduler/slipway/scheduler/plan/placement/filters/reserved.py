@@ -1,4 +1,4 @@
-"""Reserved: refuses the nodes of a window to work that the window is not for and that would not end before it.
+"""Reserved: refuses the nodes of a window to work of other queues that would not end before the window begins.
 
 The planner determines first which windows are closed to a rank (`state/windows.py`), from its run limit and its queue.
 The filter only looks up the nodes of these windows. A window ends by itself, so work that only this filter refuses can

@@ -25,7 +25,7 @@ NO_ARGS: Mapping[str, Any] = {}
 Extra = int | Ints
 ScoreNodes = Callable[[RankRequest, NodeUsage, At, Extra], Ints]
 ScoreWhole = Callable[[RankRequest, NodeUsage, Bools], Ints]
-"""(ask, usage, feasible nodes) -> 0..100 over all nodes"""
+"""(request, usage, feasible nodes) -> 0..100 over all nodes"""
 
 
 def zeros(request: RankRequest, usage: NodeUsage, at: At, extra: Extra) -> Ints:
@@ -47,10 +47,10 @@ class Score(msgspec.Struct, frozen=True):
     """One entry of the registry. A static score does not depend on usage.
 
     A score of domains depends on the usage of all nodes of a topology domain; for ranks without a topology it is 0
-    everywhere. So a rank that is taken changes its values on other nodes too.
+    everywhere. So placing a rank changes its values on other nodes too.
 
     Scores that read the pods beside a node have `whole` instead of `score`. They are computed over all feasible nodes
-    at once, and only for ranks that the labels or terms of pods concern; for other ranks they are 0 everywhere.
+    at once, and only for coupled requests (`feasibility.py`); for other requests they are 0 everywhere.
     """
 
     name: str
