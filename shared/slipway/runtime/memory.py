@@ -16,7 +16,7 @@ _loading: list[bool] = []
 @contextlib.contextmanager
 def loading() -> Generator[None]:
     """Disable collections while the caller loads much long-lived data, because each collection would scan all of it
-    again.
+    again. What was loaded is excluded from later collections too: the first of them would begin at once.
 
     Where the collector was disabled before, as in the simulation, it stays disabled afterwards.
     """
@@ -27,6 +27,7 @@ def loading() -> Generator[None]:
     finally:
         was_enabled = _loading.pop()
         if was_enabled and not _loading:
+            gc.freeze()
             gc.enable()
 
 

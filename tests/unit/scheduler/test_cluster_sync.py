@@ -1,6 +1,7 @@
 """How a candidate learns enough to take over: it waits for the feed, or makes a LIST."""
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from slipway.kube.resources import ALLOCATIONS
 from slipway.model.facts import NodeFact
 from slipway.runtime.clock import SeededRandom
 from slipway.scheduler.cluster import Cluster
-from slipway.scheduler.cluster_sync import CATCH_UP_S, ClusterSync
+from slipway.scheduler.cluster_sync import CATCH_UP_S, ClusterSync, apply_delta, latest
 from slipway.streams import codec, keys
 from slipway.streams.feed import Delta, FeedPublisher
 from slipway.streams.memory_server import MemoryServer
@@ -315,6 +316,31 @@ def test_however_much_was_told_since_is_read() -> None:
         assert len(harness.cluster.allocations) == 5_001
 
     run_with_harness(test)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_last_deltas_of_all_objects_give_the_same_tables(seed: int) -> None:
+    """Entries that are sent again, deletions and new objects of an old name included."""
+    chance = random.Random(seed)
+    ages = [chance.randrange(8) for _ in range(20)]
+    deltas = [
+        Delta(kind="nodes", op=FeedOp.DELETE, key=key, rv=str(age))
+        if chance.random() < 0.3
+        else Delta(
+            kind="nodes", op=FeedOp.PUT, key=key, rv=str(age), data=encode_fact(NodeFact(name=key, uid=str(age)))
+        )
+        for age in ages
+        for key in (f"n{chance.randrange(4)}",)
+    ]
+    all_, last = Cluster(), Cluster()
+    for cluster, chosen in ((all_, deltas), (last, latest(deltas))):
+        for delta in chosen:
+            apply_delta(cluster, delta)
+    assert len(latest(deltas)) <= 4
+    assert sorted(all_.nodes.values(), key=lambda fact: fact.name) == sorted(
+        last.nodes.values(), key=lambda fact: fact.name
+    )
+    assert all_.nodes.seen == last.nodes.seen
 
 
 def test_a_snapshot_that_nobody_goes_on_from_is_not_started_from() -> None:

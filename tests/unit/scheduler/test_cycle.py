@@ -295,6 +295,10 @@ class NarrowKube(CoreKube):
         self._check(namespace)
         return await super().patch(resource, name, patch, namespace=namespace, type_=type_)
 
+    async def get(self, resource: Resource[Any], name: str, *, namespace: str | None = None) -> Any:
+        self._check(namespace)
+        return await super().get(resource, name, namespace=namespace)
+
     async def replace_status(self, resource: Resource[Any], body: Any) -> Any:
         if resource is ALLOCATIONS:
             self._check(body["metadata"]["namespace"])
@@ -307,7 +311,7 @@ class NarrowKube(CoreKube):
 
 @pytest.mark.parametrize("ranks", [1, 100])
 def test_where_the_scheduler_may_not_write_nobody_else_waits_for_it(ranks: int) -> None:
-    """The scheduler can write neither a decision nor an explanation there, and other work is still placed."""
+    """The scheduler can read and write nothing there, and other work is still placed."""
 
     async def test(harness: SchedulerHarness) -> None:
         labels = {LABEL_WORKSPACE: "true"}

@@ -104,6 +104,23 @@ def test_a_tick_waits_no_longer_than_its_patience() -> None:
     in_the_background(story)
 
 
+def test_an_answer_from_before_a_decision_is_used_but_asked_for_again() -> None:
+    """The call began before the decision, which may have changed the answer; without any answer, work would wait."""
+
+    async def story(extenders: Extenders, extender_server: FakeExtender, clock: VirtualClock) -> None:
+        extender_server.takes_s = 3.0
+        await extenders.ask([a_question()], TABLE, PATIENCE_S)
+        extenders.forget()
+        await clock.sleep(3.1)
+        assert extenders.answers(TABLE)[a_question().key].is_stale
+
+        await extenders.ask([a_question()], TABLE, PATIENCE_S)
+        await clock.sleep(3.1)
+        assert not extenders.answers(TABLE)[a_question().key].is_stale
+
+    in_the_background(story)
+
+
 def test_a_question_is_under_way_once() -> None:
     """One call is under way, however many ticks ask the question."""
 

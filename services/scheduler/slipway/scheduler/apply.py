@@ -33,7 +33,7 @@ from slipway.crd.v1alpha1 import (
     Shrink,
     Stop,
 )
-from slipway.errors import NotFoundError, StaleError, TransientError
+from slipway.errors import DeniedError, NotFoundError, StaleError, TransientError
 from slipway.facts.custom_resources import CONDITION_ADMITTED, CONDITION_INVALID
 from slipway.kube.resources import ALLOCATIONS
 from slipway.kube.tracing import attempt_span, traceparent_of
@@ -151,7 +151,7 @@ class Applier:
         namespace, name = decision.allocation.split("/", 1)
         try:
             return await self._kube.get(ALLOCATIONS, name, namespace=namespace)
-        except (NotFoundError, TransientError):
+        except (NotFoundError, TransientError, DeniedError):
             return None
 
     async def decision(self, decision: Decision, nodes: Sequence[str], seen: Allocation | None = None) -> AppliedEffect:

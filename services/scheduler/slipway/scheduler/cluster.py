@@ -95,7 +95,7 @@ class FactTable(Generic[T]):
         """Forget the object that was deleted at `version`; return True when it was known."""
         if version < self._versions.get(key, -1):
             return False
-        self._gone[key] = version
+        self._gone[key] = max(version, self._gone.get(key, -1))
         if len(self._gone) > TOMBSTONES_MAX:
             # The oldest one is dropped: a delta that old was read long ago, because the feed is read in order.
             del self._gone[next(iter(self._gone))]

@@ -86,6 +86,23 @@ async def list_everything(kube: Kube, cluster: Cluster, specs: SpecCache) -> int
     return lists[LISTED.index(ALLOCATIONS)].version
 
 
+def latest(deltas: Iterable[Delta]) -> tuple[Delta, ...]:
+    """Return the last delta of each object, in order; the tables are then the same as after all of them.
+
+    An object may have changed often since a snapshot. The last one is that of the highest version, because entries may
+    be sent again; at one version a deletion is the last.
+    """
+    found: dict[tuple[str, str], Delta] = {}
+    for delta in deltas:
+        known = found.pop((delta.kind, delta.key), delta)
+        found[delta.kind, delta.key] = delta if _age(delta) >= _age(known) else known
+    return tuple(found.values())
+
+
+def _age(delta: Delta) -> tuple[int, bool]:
+    return int(delta.rv) if delta.rv.isdigit() else -1, delta.op is FeedOp.DELETE
+
+
 def apply_delta(cluster: Cluster, delta: Delta) -> bool:
     """Apply one delta of the feed; return True when that is news for planning.
 
@@ -428,7 +445,7 @@ class ClusterSync:
                 _log.info("start from a snapshot of the feed failed", error=str(exc))
                 return False
             count = store_pages(self._cluster, told)
-            self._apply(tuple(deltas))
+            self._apply(latest(deltas))
         now = self._clock.monotonic()
         # A LIST of the same objects would take longer than that.
         self._informed_at, self._list_took_s = now, max(CATCH_UP_S, now - begun_at)

@@ -6,7 +6,9 @@ Does not know the protocol (`kube/extender_wire.py`), nor what an answer means f
 Promises: a tick waits at most `PATIENCE_S` in all for extenders, and not at all for one that was slow or failed the
 last time. There is at most one call per question at a time. An extender that fails is not called for a pause, which
 doubles with each failure; during the pause each of its questions is answered with that fault at once. An admission may
-change the answers of an extender, so the cached answers are dropped then. A late answer is used by the next tick.
+change the answers of an extender, so the cached answers are dropped then, and the answer of a call that began before is
+stale: it is used, so that work does not wait for ever while other work starts, but the question is asked again. A late
+answer is used by the next tick.
 """
 
 import asyncio
@@ -80,6 +82,8 @@ class Extenders:
         self._under_way: dict[Key, asyncio.Task[None]] = {}
         self._tasks: TaskGroup | None = None
         self.on_change = on_change
+        self._forgotten = 0
+        """How often `forget` was called."""
         self.news = 0
         """The number of answers and faults that were stored so far."""
 
@@ -134,6 +138,7 @@ class Extenders:
 
     def forget(self) -> None:
         """Drop the cached answers, because a new decision may change them. Faults are kept."""
+        self._forgotten += 1
         self._known = {key: known for key, known in self._known.items() if known.answer.fault}
 
     def _begin(self, question: Question, table: NodeTable) -> "asyncio.Task[None] | None":
@@ -163,13 +168,16 @@ class Extenders:
         if started_s < contact.closed_until_s:
             self._put(question.key, ExtenderAnswer(fault=contact.fault), None, contact.closed_until_s)
             return
+        forgotten = self._forgotten
         try:
             answer = await self._post(question, table)
         except ExtenderFault as fault:
             self._fail(question, contact, str(fault))
         else:
             self._recover(question, contact)
-            self._put(question.key, answer, table, self._clock.monotonic() + ANSWER_S)
+            # An answer about victims names them, so work that has started elsewhere since does not change it.
+            is_fresh = forgotten == self._forgotten or verb is ExtenderVerb.PREEMPT
+            self._put(question.key, answer, table, self._clock.monotonic() + (ANSWER_S if is_fresh else 0.0))
             telemetry.EXTENDER_CALLS.labels(extender=extender.name, verb=verb.value, outcome="ok").inc()
         took_s = self._clock.monotonic() - started_s
         contact.is_slow = took_s > PATIENCE_S / 2 or contact.failures > 0

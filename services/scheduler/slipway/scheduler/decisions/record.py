@@ -17,7 +17,6 @@ import binascii
 import hashlib
 import zlib
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Any
 
 import msgspec
@@ -361,4 +360,4 @@ def _groups(plan: Plan) -> Iterable[WaitingGroup]:
 
 def _explanation_data(data: dict[str, Any]) -> dict[str, Any]:
     """Return the explanation without the position in the queue, which differs within the group."""
-    return dict(islice(((key, value) for key, value in data.items() if key not in ("position", "ahead")), 16))
+    return {key: value for key, value in data.items() if key not in ("position", "ahead", "aheadSlots")}

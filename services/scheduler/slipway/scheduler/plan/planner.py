@@ -2,8 +2,8 @@
 
 An allocation passes through these packages in this order:
 
-1. `queueing`: `admission_checks` decide whether the allocation may start at all; `queue_cursor`, `fair_share` and
-   `state/pending.py` decide the order; `queue_tree` decides whether the allocation's queue has the quota.
+1. `queueing`: `admission_checks` decide whether the allocation may start at all; `queue_cursor` and `state/pending.py`
+   decide the order; `queue_tree` decides whether the allocation's queue has the quota.
 2. `placement`: `gang`, and below it `fill`, `topology`, `feasibility`, `filters` and `scores`, look for the best nodes.
    `placement/explain.py` states why there are none, and `explanation` what would help.
 3. `preemption`: `preemptor` evicts running work to make room. `nominations` hold that room until the victims have left.

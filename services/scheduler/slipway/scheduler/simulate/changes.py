@@ -104,6 +104,8 @@ class PoolStanding(msgspec.Struct, kw_only=True):
     volumes: list[VolumeFact] = []
     added: list[AllocationPart] = []
     """hypothetical allocations; their `submit` is in seconds from now"""
+    workspace: str = ""
+    """the namespace of the hypothetical allocations"""
 
     def copy(self) -> "PoolStanding":
         """Return a copy whose nodes, queues and allocations may be changed."""
@@ -180,7 +182,12 @@ def _add(standing: PoolStanding, changes: WhatIfChanges) -> None:
         raise InvalidError(f"workspace: there is no namespace {changes.workspace}")
     for index, part in enumerate(scenario.allocations):
         _check_queue(standing, part.queue, f"addAllocations[{index}].queue")
-    standing.added = list(scenario.allocations)
+        if f"{changes.workspace}/{part.name}" in standing.allocations:
+            raise InvalidError(
+                f"addAllocations[{index}].name: {part.name} exists already in workspace {changes.workspace}; "
+                "choose another name"
+            )
+    standing.added, standing.workspace = list(scenario.allocations), changes.workspace
 
 
 def _change_nodes(standing: PoolStanding, changes: WhatIfChanges) -> None:

@@ -15,7 +15,7 @@ import msgspec
 
 from slipway.errors import InvalidError
 from slipway.facts.core_objects import FEED_KINDS, Fact, decode_fact
-from slipway.model.facts import VOLUMES, AllocationFact, PoolFact, QuotaFact, VolumeFact
+from slipway.model.facts import VOLUMES, AllocationFact, QuotaFact, VolumeFact
 from slipway.model.ids import allocation_id
 from slipway.model.lifecycle import Phase
 from slipway.model.namespace_limits import is_counted, usage_of
@@ -258,7 +258,7 @@ def _run(standing: PoolStanding, now: float, horizon: float) -> SimulationOutcom
     supposed = [msgspec.structs.replace(part, submit=now + max(0.0, part.submit)) for part in standing.added]
     scenario = Scenario(nodes=[], allocations=[*parts, *supposed], until=now + horizon)
     facts = {fact.uid: _before_run(fact) for fact in standing.allocations.values()}
-    facts |= {part.name: _added_fact(part, standing.pool) for part in supposed}
+    facts |= {part.name: _added_fact(part, standing) for part in supposed}
     return simulate(scenario, given=_given(standing, facts), start=now)
 
 
@@ -306,8 +306,10 @@ def _before_run(fact: AllocationFact) -> AllocationFact:
     )
 
 
-def _added_fact(part: AllocationPart, pool: PoolFact) -> AllocationFact:
-    return msgspec.structs.replace(scenario_facts.allocation(part), pool=pool.name, kind=SUPPOSED)
+def _added_fact(part: AllocationPart, standing: PoolStanding) -> AllocationFact:
+    return msgspec.structs.replace(
+        scenario_facts.allocation(part), namespace=standing.workspace, pool=standing.pool.name, kind=SUPPOSED
+    )
 
 
 def _views(outcome: SimulationOutcome, now: float) -> dict[str, Json]:

@@ -64,14 +64,14 @@ def quota_gate(short: Shortfall, *, is_never: bool) -> Explanation:
         case "nominal" if short.queue == ROOT:
             text = (
                 f"an allocation that cannot be preempted does not borrow; {bound} of the pool is not in any queue's "
-                f"nominal quota, and {used} of it is in use"
+                f"nominal quota, and {used} is in use"
             )
         case "nominal":
             text = (
                 f"an allocation that cannot be preempted may use only the nominal {bound} of {where}; {used} is in use"
             )
         case _ if short.queue == ROOT:
-            text = f"{bound} of the pool is not reserved by other queues; {used} of it is in use"
+            text = f"{bound} of the pool is not reserved by other queues; {used} is in use"
         case _:
             text = f"{where} may use up to {bound}, borrowed quota included; {used} is in use or lent"
     if is_never:

@@ -124,9 +124,13 @@ class MemberList:
     def add(self, member: Member) -> None:
         """Add a member."""
         blocks, frozen, key = self._blocks, self._frozen, member[0]
-        if not blocks or (key > _last(blocks[-1]) and len(blocks[-1]) >= self._block):
-            blocks.append([member])
-            frozen.append(None)
+        if not blocks or key > _last(blocks[-1]):
+            if not blocks or len(blocks[-1]) >= self._block:
+                blocks.append([member])
+                frozen.append(None)
+            else:
+                blocks[-1].append(member)
+                frozen[-1] = None
             return
         at = min(bisect_left(blocks, key, key=_last), len(blocks) - 1)
         block = blocks[at]
