@@ -104,12 +104,15 @@ def documents(text: str, limits: TextLimits) -> list[YamlDocument]:
     """
     if len(text) > limits.bytes:
         raise InvalidError(f"the text has more than {limits.bytes} characters")
-    plain = _json(text)
+    plain = _json(text, limits)
     return [YamlDocument(plain, 1)] if plain is not None else _Reading(text, limits).documents()
 
 
-def _json(text: str) -> Any:
-    """Return the value of a JSON object; None for any other text, which the caller then reads as YAML."""
+def _json(text: str, limits: TextLimits) -> Any:
+    """Return the value of a JSON object within the limits; None for any other text.
+
+    The caller reads other texts as YAML, which also reports where a limit is passed.
+    """
 
     def paired(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         made = dict(pairs)
@@ -120,15 +123,35 @@ def _json(text: str) -> Any:
     def constant(word: str) -> NoReturn:
         raise InvalidError(f"{word} is not a JSON number; put it in quotes if it is a word")
 
+    def number(word: str) -> float:
+        value = float(word)
+        return value if math.isfinite(value) else constant(word)
+
     if not text.lstrip().startswith("{"):
         return None
     try:
-        plain = json.loads(text, object_pairs_hook=paired, parse_constant=constant)
+        plain = json.loads(text, object_pairs_hook=paired, parse_constant=constant, parse_float=number)
         if "\\u" in text or not text.isascii():
             json.dumps(plain, ensure_ascii=False).encode()  # raises for half a character; the YAML reader reports where
     except (ValueError, RecursionError):
         return None
-    return plain
+    return plain if _is_within(plain, limits) else None
+
+
+def _is_within(value: Any, limits: TextLimits) -> bool:
+    """Whether a value is nested no deeper than `DEPTH_MAX` and has no more values than the limit."""
+    count, level = 0, [value]
+    for depth in range(DEPTH_MAX + 1):
+        count += len(level)
+        if count > limits.values:
+            return False
+        outer = [cast("dict[str, Any] | list[Any]", each) for each in level if isinstance(each, dict | list)]
+        if not outer:
+            return True
+        if depth == DEPTH_MAX:
+            return False
+        level = [inner for each in outer for inner in (each.values() if isinstance(each, dict) else each)]
+    return False
 
 
 def _standard_input(limits: TextLimits) -> bytes:

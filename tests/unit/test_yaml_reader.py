@@ -7,7 +7,7 @@ import pytest
 
 from slipway import yaml_reader
 from slipway.errors import InvalidError
-from slipway.yaml_reader import MANIFEST, SCENARIO, YamlDocument
+from slipway.yaml_reader import MANIFEST, SCENARIO, TextLimits, YamlDocument
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{chr(98 + level)}: &{chr(98 + level)} [{','.join([f'*{chr(97 + level)}'] * 10)}]\n" for level in range(10)
@@ -51,6 +51,7 @@ def test_plain_values(text: str, value: Any) -> None:
         ("[" * 100_000, "nested deeper than 64 levels"),
         ("- " * 100_000, "nested deeper than 64 levels"),
         ('{"a":' * 100_000, "nested deeper than 64 levels"),
+        ('{"a":' * 65 + "1" + "}" * 65, "nested deeper than 64 levels"),
         ("a: !!python/object/apply:os.system [x]", "^a: !!python/object/apply:os.system is not a plain value"),
         ("a: !secret x", "^a: !secret is not a plain value"),
         ("a: !!int x", "^a: x is no int"),
@@ -74,11 +75,21 @@ def test_what_is_refused(text: str, says: str) -> None:
     assert len(str(found.value)) < 1000
 
 
-@pytest.mark.parametrize("text", ['{"a": NaN}', "a: .inf", "a: [.nan]", "a: -.inf", '{"a": Infinity}'])
+@pytest.mark.parametrize(
+    "text", ['{"a": NaN}', "a: .inf", "a: [.nan]", "a: -.inf", '{"a": Infinity}', '{"a": [1e999]}']
+)
 def test_numbers_that_json_has_not_are_refused(text: str) -> None:
     """Numbers that JSON does not have are refused, so that a read value can be sent as JSON."""
     with pytest.raises(InvalidError, match="is not a JSON number"):
         yaml_reader.parse(text, MANIFEST)
+
+
+@pytest.mark.parametrize("text", ['{"a": [1, 2, {"b": 3}]}', "a: [1, 2, {b: 3}]"])
+def test_the_limit_of_values_is_the_same_in_json_and_yaml(text: str) -> None:
+    """A text with as many values as the limit is read; one value more is refused, with the path."""
+    assert yaml_reader.parse(text, TextLimits(1000, 6)) == {"a": [1, 2, {"b": 3}]}
+    with pytest.raises(InvalidError, match=r"^a: more than 5 values"):
+        yaml_reader.parse(text, TextLimits(1000, 5))
 
 
 def test_documents_know_their_line() -> None:
