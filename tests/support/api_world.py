@@ -25,6 +25,7 @@ from slipway.errors import AlreadyExistsError, InvariantError
 from slipway.kube.resources import ALLOCATIONS, CRDS, NAMESPACES, NODES, PODS, QUEUES, RESOURCE_POOLS
 from slipway.local.apiserver.accounts import ServiceAccountTokens
 from slipway.local.apiserver.core import ClusterCore
+from slipway.local.apiserver.logs import container_of
 from slipway.model.ids import pod_name
 from slipway.model.lifecycle import Event, RankState
 from slipway.runtime.clock import SeededRandom, SystemClock
@@ -44,7 +45,7 @@ COMMAND: Json = {"kind": "command", "image": "python:3.11", "command": ["python"
 
 class PodLogs:
     """The logs of the pods, as their nodes return them: one line for each pod while `is_talking`, and the lines in
-    `said` of each rank."""
+    `said` of each rank. Like the API server, they refuse a request that does not name one of several containers."""
 
     is_talking = False
 
@@ -53,6 +54,7 @@ class PodLogs:
         """{rank: its lines, each with its time}"""
 
     async def read(self, pod: Json, node: Json, query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        container_of(pod, query.get("container", ""))
         if self.is_talking:
             yield f"2026-01-02T03:04:05.123456789Z I am {pod['metadata']['name']}\n".encode()
         lines = self.said.get(int(pod["metadata"]["labels"].get(LABEL_RANK, 0)), [])

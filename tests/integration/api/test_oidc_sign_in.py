@@ -16,6 +16,7 @@ from cryptography.fernet import Fernet
 from slipway.api.auth.session import LoginSession
 from slipway.api.auth.sign_ins import PENDING_S, RENEW_GAP_S
 from slipway.api.deps import ApiDeps
+from slipway.runtime.clock import SeededRandom
 from tests.support.access import Teams, served_by, teams_world
 from tests.support.clock import ShiftedClock
 from tests.support.issuer import SECRET, WEB, RunningIssuer
@@ -117,6 +118,14 @@ async def replica(teams: Teams, clock: ShiftedClock) -> AsyncGenerator[tuple[Api
 @pytest.fixture
 def browser(teams: Teams) -> Browser:
     return Browser(teams.world.http)
+
+
+async def test_a_sign_in_from_a_page_with_a_long_address(browser: Browser, issuer: RunningIssuer) -> None:
+    """An address that does not fit the cookie of the step is left out: the sign-in succeeds, and leads to the first
+    page."""
+    done = await browser.sign_in(issuer, f"/docs?of={SeededRandom(1).token_hex(4_000)}")
+    assert (done.status_code, target_of(done)) == (200, "/")
+    assert (await browser.me()).status_code == 200
 
 
 async def test_a_sign_in_and_a_logout(teams: Teams, browser: Browser, issuer: RunningIssuer) -> None:

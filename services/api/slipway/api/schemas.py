@@ -17,6 +17,8 @@ from slipway.model.lifecycle import Kind, Phase, RankState
 from slipway.model.reasons import Result
 from slipway.streams.allgather import PEERS_MAX
 
+DEFAULT_WORKSPACE = "default"
+"""The workspace of a request that names none."""
 Labels = dict[str, str]
 VOLUMES_MAX = 32
 """The most volume claims that a launch mounts by the short form `volumes`."""
@@ -39,7 +41,7 @@ class LaunchBody(AllocationSpec, kw_only=True, frozen=True, forbid_unknown_field
     them."""
 
     name: Annotated[str, Meta(max_length=40, description="readable name; generated when absent")] = ""
-    workspace: Name = "default"
+    workspace: Name = DEFAULT_WORKSPACE
     labels: Annotated[Labels, Meta(max_length=LABELS_MAX)] = {}
     after: Annotated[list[LaunchDependency], Meta(max_length=AFTER_MAX)] = []  # pyright: ignore[reportIncompatibleVariableOverride] - read only
     """it does not start before these allocations have ended; it is canceled when one ends with another result than
@@ -193,7 +195,7 @@ class TemplateBody(Request, kw_only=True, frozen=True):
     """A named partial launch body; a launch that names it is merged over it."""
 
     name: Name = ""
-    workspace: Name = "default"
+    workspace: Name = DEFAULT_WORKSPACE
     body: dict[str, Any]
 
 

@@ -10,14 +10,16 @@ import pytest
 from slipway.api.allocations import log_feed
 from slipway.api.allocations.log_feed import LINES_AT_ONCE, LINES_MAX, POD_LINES_MAX, STORE_TRIES, LogFeed, LogFilter
 from slipway.api.schemas import LogLineView
+from slipway.crd.meta import ANNOTATION_MAIN_CONTAINER
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
-from slipway.errors import DeadlineError, UnavailableError
+from slipway.errors import ControlPlaneError, DeadlineError, DeniedError, ThrottledError, UnavailableError
+from slipway.kube.errors import Verb
 from slipway.kube.resources import PODS
 from slipway.model.ids import AllocationId
 from slipway.model.lifecycle import Event
 from slipway.model.times import format_time
-from slipway.streams.logpacks import LogKey, LogLine, LogPosition, StoredLine
+from slipway.streams.logpacks import EVENT, LogKey, LogLine, LogPosition, StoredLine
 from slipway.streams.memory_logs import MemoryLogs
 from slipway.streams.ports import LogLines, NoTally
 from tests.support.api_world import ApiWorld
@@ -199,6 +201,104 @@ async def test_an_answer_from_a_pod_says_where_it_is_cut(world: ApiWorld) -> Non
     assert whole[0].startswith("older lines of this rank are not shown here: this answer comes from the nodes")
     assert page[0].text.endswith(f"the last {LINES_MAX} lines of all ranks together")
     assert [line.text for line in page[-2:]] == [f"{rank}: {POD_LINES_MAX + 1}" for rank in (0, 1)]
+
+
+def refuse_logs(world: ApiWorld, error: ControlPlaneError, *, answered: int) -> None:
+    """Let each read of a pod's log fail, after `answered` reads that succeed."""
+    left = answered
+
+    async def before(verb: Verb, plural: str) -> None:
+        nonlocal left
+        if verb is Verb.LOG:
+            left -= 1
+            if left < 0:
+                raise error
+
+    world.kube.before = before
+
+
+@pytest.mark.parametrize("wanted", [LogFilter(), LogFilter(tail=1), LogFilter(head=1), LogFilter(is_reversed=True)])
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (DeniedError("forbidden"), "the api has no permission to read logs of pods"),
+        (ThrottledError("slow down"), "too many requests to the API server"),
+        (DeadlineError("too late"), "no answer in time"),
+        (UnavailableError("dial tcp: i/o timeout"), "the API server or the node does not answer"),
+    ],
+    ids=lambda each: type(each).__name__ if isinstance(each, Exception) else "",
+)
+async def test_a_log_of_a_pod_that_cannot_be_read_has_a_mark_with_the_reason(
+    world: ApiWorld, error: ControlPlaneError, why: str, wanted: LogFilter
+) -> None:
+    """The mark is beside the lines of the other ranks, and does not count as one of the wanted lines."""
+    await world.launch(name="gang", ranks=[{"count": 2}])
+    gang = await world.run("gang")
+    world.pod_logs.said = {rank: [f"2026-01-02T03:04:05Z of {rank}"] for rank in (0, 1)}
+    refuse_logs(world, error, answered=1)
+    feed = LogFeed(world.streams.logs, world.kube, world.parts.lookup, world.clock)
+    line, mark = sorted(await feed.page(gang, wanted), key=lambda each: each.stream == EVENT)
+    assert (line.text, mark.rank) == ("of 0", 1)
+    assert mark.text == f"the log of this rank cannot be read from its node now: {why}"
+
+
+async def test_where_no_pod_can_be_read_the_log_is_not_called_empty(world: ApiWorld) -> None:
+    """A store without lines: each rank has a mark. A store that does not answer either: an error with the reason."""
+    answer = await world.launch()
+    running = await world.run(answer["name"])
+    refuse_logs(world, DeniedError("forbidden"), answered=0)
+    [mark] = await read_all(world, world.streams.logs, running)
+    assert mark.endswith("the api has no permission to read logs of pods")
+    world.server.absent = True
+    with pytest.raises(UnavailableError, match="no log can be read from the nodes: the api has no permission"):
+        await read_all(world, world.streams.logs, running)
+
+
+async def test_a_container_that_has_not_started_has_no_mark(world: ApiWorld) -> None:
+    """The API server refuses to read a log that does not exist yet; no line is missing."""
+    answer = await world.launch()
+    running = await world.run(answer["name"])
+    [pod] = (await world.kube.list(PODS)).items
+    waiting = {"name": "main", "state": {"waiting": {"reason": "ContainerCreating"}}}
+    meta = {"name": pod.metadata.name, "namespace": "default", "resourceVersion": pod.metadata.resource_version}
+    await world.kube.replace_status(PODS, {"metadata": meta, "status": {"containerStatuses": [waiting]}})
+    refuse_logs(world, UnavailableError('container "main" in pod "p" is waiting to start'), answered=0)
+    assert await read_all(world, world.streams.logs, running) == []
+
+
+async def test_a_follower_is_told_once_which_log_cannot_be_read(world: ApiWorld) -> None:
+    """The pods are read again and again; the mark comes once, and is not one of the last lines that were requested."""
+    answer = await world.launch()
+    running = await world.run(answer["name"])
+    world.server.absent = True
+    world.pod_logs.said[0] = ["2026-01-02T03:04:05Z a line", "2026-01-02T03:04:06Z the last line"]
+    refuse_logs(world, DeadlineError("too late"), answered=0)
+    found: list[str] = []
+
+    async def emit(page: Sequence[LogLineView]) -> None:
+        found.extend(line.text for line in page)
+
+    feed = LogFeed(world.streams.logs, world.kube, world.parts.lookup, world.clock)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        wanted = LogFilter(tail=1, streams=frozenset(["stdout"]))
+        following = group.create_task(feed.follow(running, wanted, emit))
+        await wait_until(lambda: bool(found), "the mark")
+        refuse_logs(world, DeadlineError("too late"), answered=1)
+        await wait_until(lambda: "the last line" in found, "the last line, when the pod can be read again")
+        following.cancel()
+    assert found == ["the log of this rank cannot be read from its node now: no answer in time", "the last line"]
+
+
+async def test_the_log_of_the_main_container_is_read_beside_other_containers(world: ApiWorld) -> None:
+    """The API server asks for the name of a container when a pod has several."""
+    containers = [{"name": "helper", "image": "a"}, {"name": "trainer", "image": "a"}]
+    answer = await world.launch(ranks=[{"template": {"spec": {"containers": containers}}}])
+    running = await world.run(answer["name"])
+    [pod] = (await world.kube.list(PODS)).items
+    named = {"metadata": {"annotations": {ANNOTATION_MAIN_CONTAINER: "trainer"}}}
+    await world.kube.patch(PODS, pod.metadata.name, named, namespace="default")
+    world.pod_logs.said[0] = ["2026-01-02T03:04:05Z a line"]
+    assert await read_all(world, world.streams.logs, running) == ["a line"]
 
 
 async def a_gang_of_which_one_log_has_no_end(world: ApiWorld) -> Allocation:

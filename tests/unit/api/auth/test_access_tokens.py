@@ -249,6 +249,12 @@ def logged() -> Generator[io.StringIO]:
         root.setLevel(level)
 
 
+def audit_lines(stream: io.StringIO) -> list[tuple[str, str, int]]:
+    """The (method, route, status) of each audit line."""
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    return [(each["method"], each["route"], each["status"]) for each in lines if each["msg"] == "audit"]
+
+
 async def test_unauthenticated_calls_do_not_flood_the_log(teams: Teams) -> None:
     """Anonymous requests get few lines in the log and in the audit, for reads, changes and public pages; the number of
     lines that were not written is logged. Lines about users go on."""

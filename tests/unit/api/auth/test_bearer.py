@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from slipway.api.auth.bearer import claims_of
+from slipway.api.auth.bearer import claims_of, wrong_audience
 from slipway.sdk import credentials
 from tests.support.access import teams_world
 from tests.support.tokens import forged
@@ -23,6 +23,12 @@ def test_a_claim_that_is_no_time_states_no_expiry(value: Any) -> None:
     assert claims is not None
     assert (claims.issuer, claims.ends_at) == ("https://issuer.test", 0.0)
     assert credentials.ends_at(token) == 0.0
+
+
+def test_a_token_without_an_audience_is_refused_in_plain_words() -> None:
+    """The refusal says that the audience is missing, and which one is accepted."""
+    assert wrong_audience((), "slipway") == "the token names no audience; it must name 'slipway'"
+    assert wrong_audience(("vault", "a"), "slipway") == "the token is for 'vault, a', not for 'slipway'"
 
 
 @pytest.mark.parametrize("mode", ["token", "kubernetes"])

@@ -4,6 +4,8 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from random import Random
+from string import ascii_letters, ascii_lowercase, digits
 from typing import Any
 
 import httpx2
@@ -34,6 +36,7 @@ from slipway.api.deps import ApiDeps
 from slipway.api.http.errors import UnauthorizedError
 from slipway.api.settings import Settings
 from slipway.errors import UnavailableError
+from slipway.model.ids import NAME_LENGTH_MAX
 from slipway.runtime.clock import SeededRandom
 from slipway.runtime.service import ServiceStop
 from slipway.streams.memory_server import MemoryServer
@@ -41,6 +44,7 @@ from slipway.streams.memory_side import MemoryStreams
 from tests.support.access import Teams, served_by, teams_world
 from tests.support.api_world import api_world
 from tests.support.clock import FakeClock
+from tests.unit.api.auth.test_access_tokens import audit_lines, logged
 from tests.unit.api.auth.test_login import BROWSER, DOMAIN, HOST, OWN, a_workload, code_of, cookie_of, echo, log_in, raw
 from tests.unit.api.proxy.test_proxy import served
 
@@ -222,6 +226,17 @@ async def test_a_logout_while_redis_is_away(teams: Teams) -> None:
         await teams.world.parts.sessions.ended.look()
         await parts.sessions.ended.look()
         assert (await other.get("/api/v1/me", headers=cookie)).status_code == 401
+
+
+@pytest.mark.parametrize("status", [303, 200], ids=["redirected", "with a page"])
+async def test_the_audit_line_of_a_logout_has_the_status_of_its_answer(teams: Teams, status: int) -> None:
+    """While Redis is away, the answer is a page and no redirect."""
+    _, cookie = await an_editor(teams)
+    teams.world.server.absent = status == 200
+    with logged() as stream:
+        out = await teams.world.http.post("/logout", headers={**cookie, **OWN})
+    assert out.status_code == status
+    assert audit_lines(stream) == [("POST", "/logout", status)]
 
 
 async def test_workloads_open_while_redis_is_away(teams: Teams) -> None:
@@ -411,6 +426,25 @@ def test_long_tokens() -> None:
     assert len(sessions.code(login, "w" * 64)) <= SEALED_CHARS_MAX
     with pytest.raises(UnauthorizedError, match="too long for a cookie"):
         sessions.begin(random.token_hex(2_500))
+
+
+async def test_the_code_of_every_accepted_login_opens_a_workload() -> None:
+    """A token and an allocation that cannot be compressed: if the login is accepted, its code is short enough too."""
+    sessions, _ = some_sessions(FakeClock())
+    random = Random(5)
+    accepted = refused = 0
+    for length in range(2_000, 3_800, 7):
+        token = "".join(random.choices(ascii_letters + digits + "-_", k=length))
+        allocation = "".join(random.choices(ascii_lowercase + digits, k=NAME_LENGTH_MAX + 9))
+        try:
+            login = sessions.begin(token)
+        except UnauthorizedError:
+            refused += 1
+            continue
+        accepted += 1
+        assert await sessions.redeem(sessions.code(login, allocation), allocation) == login
+    assert accepted
+    assert refused
 
 
 async def test_logout_marks_expire() -> None:

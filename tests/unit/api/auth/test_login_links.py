@@ -12,6 +12,7 @@ from slipway.api.auth.session import LIFE_S, LINKS_MAX, LINKS_OF_ONE_MAX, LoginL
 from slipway.runtime.clock import SeededRandom
 from tests.support.access import Teams, teams_world
 from tests.support.clock import FakeClock
+from tests.unit.api.auth.test_access_tokens import audit_lines, logged
 
 OWN, DOMAIN = "slipway-1.localhost", "workloads-1.localhost"
 LOCAL: dict[str, Any] = {"hosts": (OWN,), "proxy_domain": DOMAIN, "listen": "127.0.0.1:8080"}
@@ -82,6 +83,16 @@ async def test_another_site_cannot_log_a_user_in(teams: Teams, headers: dict[str
     taken = await teams.world.http.post(where.path, data=form, headers=own)
     assert (taken.status_code, "set-cookie" in taken.headers) == (303, True)
     assert (await teams.world.http.post(where.path, data=form, headers=own)).status_code == 401
+
+
+async def test_a_confirmed_link_to_a_workload_has_one_audit_line(teams: Teams) -> None:
+    """The login by the link and the step into the origin of the workload are one call."""
+    where = urlsplit(await a_link(teams, allocation=teams.ids["red"]))
+    form = {"link": dict(parse_qsl(where.query))["code"], "next": ""}
+    own = {"host": where.netloc, "origin": f"http://{where.netloc}", "sec-fetch-site": "same-origin"}
+    with logged() as stream:
+        await teams.world.http.post(where.path, data=form, headers=own)
+    assert audit_lines(stream) == [("POST", "/.slipway/enter", 303)]
 
 
 async def test_what_a_program_or_a_person_opens_goes_on_at_once(teams: Teams) -> None:

@@ -180,6 +180,17 @@ async def test_hypothetical_work(world: ApiWorld) -> None:
     assert (of["default/later"]["before"]["start"], of["default/later"]["after"]["start"]) == (0.0, 60.0)
 
 
+async def test_hypothetical_work_is_in_the_workspace_of_the_question(world: ApiWorld) -> None:
+    """It starts there, beside work of the same name in another workspace, which stays in the answer."""
+    await world.post("/workspaces", {"name": "vision"})
+    await world.launch(name="same")
+    answer = await asked(world, addAllocations=[{"name": "same", "ranks": [{"cpu": 1}]}], workspace="vision")
+    of = {each["allocation"]: each for each in answer["differences"]}
+    assert list(of) == ["vision/same"]
+    assert of["vision/same"]["after"]["phase"] == "Running"
+    assert (answer["same"], answer["after"]["started"]) == (1, 2)
+
+
 BAD: list[tuple[Json, str]] = [
     ({"addNode": []}, "/addNode"),
     ({"pool": "nope"}, "/pool"),
@@ -195,6 +206,7 @@ BAD: list[tuple[Json, str]] = [
     ({"addAllocations": [{"name": "x", "ranks": []}]}, "/addAllocations/0/ranks"),
     ({"addAllocations": [{"name": "x", "job": "j", "ranks": [{"cpu": 1}]}]}, "/addAllocations/0/job"),
     ({"addAllocations": [{"name": "x", "ranks": [{"cpu": 1}]}], "workspace": "no"}, "/workspace"),
+    ({"addAllocations": [{"name": "a", "ranks": [{"cpu": 1}]}]}, "/addAllocations/0/name"),
     ({"queues": [{"limit": {"cpu": 1}}]}, "/queues/0/name"),
     ({"queues": [{"name": "default", "limit": {"cpu": "x"}}]}, "/queues/0/limit/cpu"),
     ({"queues": [{"name": "q", "parent": "nope"}]}, "/queues/0/parent"),

@@ -1,5 +1,6 @@
 """The OpenAPI document is valid and described, with its ways to log in and its streams."""
 
+from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
@@ -72,6 +73,19 @@ def test_every_parameter_and_answer_has_words(document: Json) -> None:
     for operation in operations:
         assert all(parameter["description"] for parameter in operation["parameters"])
         assert all(response["description"] for response in operation["responses"].values())
+
+
+def test_no_text_of_a_route_has_a_placeholder(document: Json) -> None:
+    """A text with a name in braces was meant to contain the value of that name."""
+
+    def texts(node: Any) -> Iterator[str]:
+        for key, each in cast("Json", node).items() if isinstance(node, dict) else enumerate(cast("list[Any]", node)):
+            if isinstance(each, dict | list):
+                yield from texts(each)
+            elif key in ("summary", "description"):
+                yield str(each)
+
+    assert [text for text in texts(document["paths"]) if "{" in text] == []
 
 
 def test_every_text_of_the_table_is_used(document: Json) -> None:

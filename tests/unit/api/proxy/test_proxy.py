@@ -32,6 +32,7 @@ from slipway.model.lifecycle import Event
 from slipway.runtime.http_server import HttpServer
 from tests.support.api_world import ApiWorld, api_world
 from tests.support.clock import wait_until
+from tests.unit.api.auth.test_access_tokens import audit_lines, logged
 
 HTML = {"accept": "text/html"}
 
@@ -305,6 +306,24 @@ async def test_a_refused_websocket_is_refused_here(world: ApiWorld, path: str, o
             async with connect(f"ws://127.0.0.1:{port}/proxy/{id_}/{path}", origin=origin, proxy=None):
                 pass
         assert refused.value.response.status_code == status
+
+
+async def test_the_audit_line_has_the_status_of_the_answer(world: ApiWorld) -> None:
+    """The status is that of the workload, also where it refuses a WebSocket."""
+    async with a_running_workload(world) as (id_, _), served(world.app) as port:
+        with logged() as stream:
+            await world.http.post(f"/proxy/{id_}/a")
+            with pytest.raises(InvalidStatus):
+                async with connect(f"ws://127.0.0.1:{port}/proxy/{id_}/refused", proxy=None):
+                    pass
+            async with connect(f"ws://127.0.0.1:{port}/proxy/{id_}/x", proxy=None):
+                pass
+            await wait_until(lambda: len(audit_lines(stream)) == 3, "the lines of the three calls")
+    assert [(method, status) for method, _, status in audit_lines(stream)] == [
+        ("POST", 201),
+        ("WEBSOCKET", 403),
+        ("WEBSOCKET", 101),
+    ]
 
 
 async def test_proxied_traffic_is_activity(world: ApiWorld) -> None:

@@ -230,11 +230,20 @@ async def test_what_is_wrong_is_named(world: ApiWorld, body: Json, pointer: str,
 
 
 async def test_a_default_template_must_be_there(world: ApiWorld) -> None:
-    """A template that does not exist gets 422 at the field."""
-    refused = await patch(world, "default", {"defaultTemplate": "gone"})
-    (error,) = refused.json()["errors"]
-    assert (refused.status_code, error["pointer"]) == (422, "/defaultTemplate")
-    assert "there is no template gone" in error["detail"]
+    """A template that does not exist gets 422 at the field, at a change and at an adoption.
+
+    A new workspace may name its template before it is created.
+    """
+    await world.kube.create(NAMESPACES, {"metadata": {"name": "theirs"}})
+    for refused in (
+        await patch(world, "default", {"defaultTemplate": "gone"}),
+        await world.post("/workspaces", {"name": "theirs", "adopt": True, "defaultTemplate": "gone"}),
+    ):
+        (error,) = refused.json()["errors"]
+        assert (refused.status_code, error["pointer"]) == (422, "/defaultTemplate")
+        assert "there is no template gone" in error["detail"]
+    assert [item["name"] for item in (await world.get("/workspaces")).json()["items"]] == ["default"]
+    assert (await world.post("/workspaces", {"name": "team", "defaultTemplate": "later"})).status_code == 201
 
 
 async def test_what_is_not_there(world: ApiWorld) -> None:

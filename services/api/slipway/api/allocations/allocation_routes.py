@@ -45,7 +45,7 @@ from slipway.crd.v1alpha1 import Allocation, Job, ResourcePool
 from slipway.errors import FieldError, InvalidError, NotFoundError, TransientError
 from slipway.kube.resources import JOBS, PODS, QUEUES, RESOURCE_POOLS
 from slipway.kube.tracing import traceparent_of
-from slipway.model.lifecycle import RANK_ENDS, Kind, Phase
+from slipway.model.lifecycle import Kind, Phase
 from slipway.model.reasons import Gate
 from slipway.runtime.traceparent import parse_traceparent
 from slipway.streams.ports import SpanRecord
@@ -172,7 +172,7 @@ async def forget(request: Request) -> Response:
     parts, found = parts_of(request), await _found(request)
     if has_ended(found):
         raise ConflictError(f"allocation {id_of(found)} has ended; there is nothing to forget")
-    on = _nodes_of(found)
+    on = verbs.occupied_nodes(found)
     silent = await nodes_now(parts.kube, on, lambda node: not is_node_ready(node))
     if not silent:
         where = f" ({', '.join(sorted(on)[:NODES_SHOWN_MAX])})" if on else ""
@@ -198,7 +198,7 @@ async def explained(request: Request) -> Response:
     first = await first_of(parts, pending)
     seen = await _seen(parts, found) if is_watched(found) else None
     missing = await _missing_pool(parts, found.spec.pool)
-    silent = await _silent_nodes(parts, _nodes_of(found))
+    silent = await _silent_nodes(parts, verbs.occupied_nodes(found))
     now = parts.clock.now()
     view = explain(found, pending, jobs, first=first, seen=seen, silent_nodes=silent, now=now, missing_pool=missing)
     visible = await visible_workspaces_of(request)
@@ -339,11 +339,6 @@ async def _seen(parts: ApiDeps, allocation: Allocation) -> Seen | None:
     except TransientError:
         return None
     return times
-
-
-def _nodes_of(allocation: Allocation) -> set[str]:
-    """Return the nodes of the ranks that have not ended."""
-    return {rank.node for rank in allocation.status.ranks or () if rank.node and rank.phase not in RANK_ENDS}
 
 
 async def _silent_nodes(parts: ApiDeps, names: set[str]) -> set[str]:

@@ -6,8 +6,8 @@ from pods have no cursor, so a client cannot resume after them.
 Promises:
 - Each stored line is sent once, in the order of its log.
 - Where lines of a wanted rank are missing, there is a mark with their number, also when the filter selects lines by
-  time, stream or text. Where an answer from the pods is cut, there is a mark. For an ended allocation, each log that is
-  not stored to its end has a mark.
+  time, stream or text. Where an answer from the pods is cut, or the log of a pod cannot be read, there is a mark with
+  the reason. For an ended allocation, each log that is not stored to its end has a mark.
 - When neither the stream nor the pods can be read, the answer is an error and not empty.
 - Following ends when the log of each rank is stored to its end and was sent, or when no line has arrived for `END_S`
   after the end of the allocation.
@@ -28,10 +28,20 @@ from slipway.api.allocations.pattern import Pattern
 from slipway.api.allocations.view import number_label
 from slipway.api.ports import Kube
 from slipway.api.schemas import LogLineView
-from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT, LABEL_RANK
+from slipway.crd.meta import ANNOTATION_MAIN_CONTAINER, LABEL_ALLOCATION_UID, LABEL_ATTEMPT, LABEL_RANK
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
-from slipway.errors import ControlPlaneError, DeniedError, NotFoundError, TransientError, UnavailableError
+from slipway.errors import (
+    ControlPlaneError,
+    DeadlineError,
+    DeniedError,
+    InvalidError,
+    NotFoundError,
+    PermanentError,
+    ThrottledError,
+    TransientError,
+    UnavailableError,
+)
 from slipway.kube.objects import Pod
 from slipway.kube.resources import PODS
 from slipway.kube.rest import LOG_BYTES_MAX
@@ -59,7 +69,8 @@ ENDS_S, ENDS_LOOK_S = 3.0, 0.1
 """A read that begins within ENDS_S after the end of an allocation waits for its complete logs, but no longer than until
 ENDS_S after that end. It checks every ENDS_LOOK_S."""
 OPEN_SAID_MAX = 100
-"""Limit of marks for logs that are not stored to their end; the last mark has the number of the others."""
+"""Limit of marks for logs that are not stored to their end, or that cannot be read; the last mark has the number of the
+others."""
 MAY_COME_S = 600.0
 """How long after the end of an allocation missing lines may still be stored."""
 
@@ -162,11 +173,13 @@ class LogFeed:
         is_backwards = is_newest and wanted.is_reversed
         found: deque[LogLineView] = deque(maxlen=limit if is_newest and not is_backwards else None)
         open_: list[LogLineView] = []
+        unread: list[LogLineView] = []
         if limit:
             open_ = await self.marks_of_open(allocation, wanted) if wanted.before is None else []
             async with aclosing(self.pages(allocation, wanted)) as pages:
                 async for lines in pages:
-                    found.extend(lines)
+                    unread += filter(_is_of_unread, lines)
+                    found.extend(line for line in lines if not _is_of_unread(line))
                     if is_backwards and len(found) > 2 * limit:
                         found = deque(_last(found, limit))
                     if not is_newest and len(found) >= limit and _count(found) >= limit:
@@ -181,6 +194,7 @@ class LogFeed:
         if is_to_the_end and not (lines and all(line.cursor == "" for line in lines)):
             # Lines without any cursor come from the pods, and already contain marks where they are cut.
             lines += open_
+        lines += unread
         return lines[::-1] if wanted.is_reversed else lines
 
     async def marks_of_open(self, allocation: Allocation, wanted: LogFilter) -> list[LogLineView]:
@@ -219,16 +233,16 @@ class LogFeed:
             # Lines of pods have no cursor, so they cannot continue after the last line of the store.
             if is_begun:
                 raise
-            lines = await self._of_pods(allocation, wanted)
-            if lines is None and _may_have_printed(allocation):
+            found = await self._of_pods(allocation, wanted)
+            if found.why_unread and _may_have_printed(allocation):
                 raise UnavailableError(
-                    f"the log cannot be read now: its store does not answer, and no pod has the log ({error})",
+                    f"the log cannot be read now: its store does not answer, and {found.why_unread} ({error})",
                     retry_after_s=RETRY_AFTER_S,
                 ) from error
-            yield lines or []
+            yield found.lines
             return
         if not is_begun:
-            yield await self._of_pods(allocation, wanted) or []
+            yield (await self._of_pods(allocation, wanted)).lines
 
     async def _stored(self, allocation: Allocation, wanted: LogFilter) -> AsyncGenerator[list[LogLineView]]:
         """Yield the pages of the store that have lines."""
@@ -298,7 +312,8 @@ class LogFeed:
                     lines = await inbox.get()
                 quiet_since = self._clock.monotonic()
                 if tail is not None:
-                    lines, tail = lines[-tail:] if tail else [], None
+                    is_only_unread = bool(lines) and all(map(_is_of_unread, lines))
+                    lines, tail = _newest(lines, tail), tail if is_only_unread else None
                 if lines:
                     await emit(lines)
                 elif stands_at is not None and session.begins_at is not None:
@@ -341,7 +356,7 @@ class LogFeed:
             # Lines and positions are stored together, so a line behind the cursor now has still to be sent.
             rest = await self._logs.read(id_of(session.allocation), after=session.cursor, limit=1)
         except TransientError:
-            return quiet_s >= END_S
+            return False
         is_stored = not rest and not open_logs(session.allocation, positions)
         if positions or not _may_have_printed(session.allocation):
             return is_stored
@@ -349,12 +364,11 @@ class LogFeed:
             return False
         tail = None if session.has_met_any else session.wanted.tail
         fresh = await self._new_of_pods(session)
-        if fresh and tail is not None:
-            fresh = fresh[-tail:] if tail else []
-        if fresh:
-            session.is_of_pods = True
-            await emit(fresh)
-        return is_stored or fresh is not None
+        lines = fresh.lines if tail is None else _newest(fresh.lines, tail)
+        if lines:
+            session.is_of_pods = not fresh.why_unread
+            await emit(lines)
+        return is_stored or not fresh.why_unread
 
     async def _gaps(self, allocation: Allocation, wanted: LogFilter) -> GapFinder:
         return GapFinder(await self._logs.positions(id_of(allocation)), is_whole=wanted.after is None)
@@ -431,52 +445,98 @@ class LogFeed:
     async def _poll_pods(self, session: "_Session", inbox: asyncio.Queue[list[LogLineView]]) -> None:
         """Put the new lines of the pods into the inbox."""
         fresh = await self._new_of_pods(session)
-        if fresh:
-            await inbox.put(fresh)
+        if fresh.lines:
+            await inbox.put(fresh.lines)
 
-    async def _new_of_pods(self, session: "_Session") -> list[LogLineView] | None:
-        """Return the new lines of the pods, for each rank those after its own last line; None if no pod was read."""
+    async def _new_of_pods(self, session: "_Session") -> "_PodLogs":
+        """Return the new lines of the pods, for each rank those after its own last line."""
         wanted = session.wanted
         if session.has_met_any:
             # After the first lines, `tail` must not drop any new line.
             wanted = msgspec.structs.replace(wanted, tail=None)
-        found = await self._of_pods(session.allocation, wanted)
-        return None if found is None else session.take_polled(found)
-
-    async def _of_pods(self, allocation: Allocation, wanted: LogFilter) -> list[LogLineView] | None:
-        """Return the wanted lines of the existing pods, all ranks merged by time, with marks where they are cut.
-
-        None when no pod could be read.
-        """
-        selector = f"{LABEL_ALLOCATION_UID}={allocation.metadata.uid}"
         try:
-            pods = await self._kube.list(PODS, namespace=allocation.metadata.namespace, label_selector=selector)
+            found = await self._of_pods(session.allocation, wanted)
         except TransientError:
-            return None
+            return _PodLogs([], "the pods cannot be listed")
+        return found._replace(lines=session.take_polled(found.lines))
+
+    async def _of_pods(self, allocation: Allocation, wanted: LogFilter) -> "_PodLogs":
+        """Return the wanted lines of the existing pods. Raises TransientError when the pods cannot be listed."""
+        selector = f"{LABEL_ALLOCATION_UID}={allocation.metadata.uid}"
+        pods = await self._kube.list(PODS, namespace=allocation.metadata.namespace, label_selector=selector)
         found, bytes_read, is_any = list[list[LogLineView]](), 0, False
+        unread, why_unread = list[LogLineView](), "no pod has the log"
         for pod in pods.items:
             run = _RankRun.of(pod, wanted.container)
             if wanted.ranks is not None and run.rank not in wanted.ranks:
+                continue
+            if wanted.attempt not in (None, run.attempt):
                 continue
             if bytes_read >= PODS_BYTES_MAX:
                 most = f"{PODS_BYTES_MAX // 2**20} MiB"
                 begun_at = pod.metadata.creation_timestamp or ""
                 found.append([run.mark(begun_at, "lines of this rank are not shown here", most)])
                 continue
-            text = await self._of_pod(pod, wanted)
+            try:
+                text = await self._of_pod(pod, wanted)
+            except (TransientError, PermanentError) as error:
+                unread.append(run.mark_of_unread(_why_unread(error)))
+                why_unread = f"no log can be read from the nodes: {_why_unread(error)}"
+                continue
             if text is not None:
                 is_any, bytes_read = True, bytes_read + len(text)
                 found.append(run.lines(text, wanted))
-        return _merged(found) if is_any else None
+        return _PodLogs([*_merged(found), *_bounded(unread)], "" if is_any else why_unread)
 
     async def _of_pod(self, pod: Pod, wanted: LogFilter) -> bytes | None:
+        """Return the log of a pod; None when it has none: not started yet, gone, or without that container.
+
+        Raises TransientError or PermanentError when it may have a log, and the log cannot be read.
+        """
         meta = pod.metadata
+        container = wanted.container or meta.annotations.get(ANNOTATION_MAIN_CONTAINER, "")
         try:
             return await self._kube.read_log(
-                meta.namespace, meta.name, container=wanted.container, tail_lines=wanted.lines_of_pod
+                meta.namespace, meta.name, container=container, tail_lines=wanted.lines_of_pod
             )
-        except ControlPlaneError:
-            return None  # not started yet, or gone
+        except NotFoundError:
+            return None
+        except ControlPlaneError as error:
+            has_none = isinstance(error, InvalidError) and bool(wanted.container)
+            if has_none or not _has_begun(pod, container):
+                return None
+            raise
+
+
+def _has_begun(pod: Pod, container: str) -> bool:
+    """Whether the container was created on its node, so that it may have a log. An empty name: the main container."""
+    statuses = (*pod.status.container_statuses, *pod.status.init_container_statuses)
+    known = next((each for each in statuses if container in ("", each.name)), None)
+    return pod.status.phase != "Pending" if known is None else bool(known.container_id)
+
+
+def _why_unread(error: ControlPlaneError) -> str:
+    match error:
+        case DeniedError():
+            return "the api has no permission to read logs of pods"
+        case ThrottledError():
+            return "too many requests to the API server"
+        case DeadlineError():
+            return "no answer in time"
+        case PermanentError():
+            return "the API server refuses the request"
+        case _:
+            return "the API server or the node does not answer"
+
+
+class _PodLogs(NamedTuple):
+    """What the pods of an allocation have of its log."""
+
+    lines: list[LogLineView]
+    """the wanted lines, all ranks merged by time, with marks where they are cut, and then a mark for each log that
+    cannot be read"""
+    why_unread: str
+    """why no log was read; empty when at least one was"""
 
 
 def _merged(logs: Iterable[Sequence[LogLineView]]) -> list[LogLineView]:
@@ -555,6 +615,13 @@ class _RankRun(NamedTuple):
         text = f"{what}: this answer comes from the nodes, not from the store of logs, and is limited to {most}"
         return LogLineView(
             attempt=self.attempt, rank=self.rank, stream=EVENT, time=time, text=text, container=self.container
+        )
+
+    def mark_of_unread(self, why: str) -> LogLineView:
+        """Return the mark that tells readers why no line of this log is shown. It belongs to no time."""
+        text = f"the log of this rank cannot be read from its node now: {why}"
+        return LogLineView(
+            attempt=self.attempt, rank=self.rank, stream=EVENT, time="", text=text, container=self.container
         )
 
 
@@ -665,13 +732,18 @@ def _open_marks(allocation: Allocation, wanted: LogFilter, open_: Sequence[LogKe
         LogLineView(
             attempt=source.attempt, rank=source.rank, stream=EVENT, time=ended_at, text=text, container=source.container
         )
-        for source in mine[:OPEN_SAID_MAX]
+        for source in mine
     ]
-    if len(mine) > OPEN_SAID_MAX:
-        marks[-1] = msgspec.structs.replace(
-            marks[-1], text=f"{text}; {len(mine) - OPEN_SAID_MAX} other logs are incomplete too"
-        )
-    return marks
+    return _bounded(marks)
+
+
+def _bounded(marks: Sequence[LogLineView]) -> list[LogLineView]:
+    """Return the first `OPEN_SAID_MAX` marks; the last of them has the number of the others."""
+    shown = list(marks[:OPEN_SAID_MAX])
+    if len(marks) > OPEN_SAID_MAX:
+        text = f"{shown[-1].text}; {len(marks) - OPEN_SAID_MAX} other logs are incomplete too"
+        shown[-1] = msgspec.structs.replace(shown[-1], text=text)
+    return shown
 
 
 async def _chosen(
@@ -768,6 +840,17 @@ def next_cursor(lines: Sequence[LogLineView], wanted: LogFilter) -> str:
 def _is_mark(line: LogLineView) -> bool:
     """Whether the line is a mark of missing lines and no line of the log."""
     return bool(line.missing) or (line.stream == EVENT and not line.cursor)
+
+
+def _is_of_unread(line: LogLineView) -> bool:
+    """Whether the line is the mark of a log that cannot be read: the only mark from the pods without a time."""
+    return _is_mark(line) and not line.missing and not line.time
+
+
+def _newest(lines: Sequence[LogLineView], limit: int) -> list[LogLineView]:
+    """Return the last `limit` lines, and the marks of logs that cannot be read, which do not count."""
+    read = [line for line in lines if not _is_of_unread(line)]
+    return [*(read[-limit:] if limit else []), *filter(_is_of_unread, lines)]
 
 
 def _is_found(search: str | Pattern, text: str) -> bool:

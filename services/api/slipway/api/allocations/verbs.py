@@ -54,6 +54,11 @@ async def kill(parts: ApiDeps, found: Allocation, *, grace_s: int | None, force:
     return killed
 
 
+def occupied_nodes(allocation: Allocation) -> set[str]:
+    """Return the nodes of the ranks that have not ended."""
+    return {rank.node for rank in allocation.status.ranks or () if rank.node and rank.phase not in RANK_ENDS}
+
+
 def check_change(found: Allocation) -> None:
     """Raises ConflictError when the allocation has ended, so that it cannot be changed."""
     if has_ended(found):
@@ -105,7 +110,6 @@ def _is_second_kill(allocation: Allocation, now: float) -> bool:
 
 async def _on_silent_nodes(parts: ApiDeps, allocation: Allocation) -> set[str]:
     """Return the nodes with ranks of the allocation that have not ended, if the node is not ready."""
-    on = {rank.node for rank in allocation.status.ranks or () if rank.node and rank.phase not in RANK_ENDS}
     if has_ended(allocation):
         return set()
-    return await nodes_now(parts.kube, on, lambda node: not is_node_ready(node))
+    return await nodes_now(parts.kube, occupied_nodes(allocation), lambda node: not is_node_ready(node))

@@ -7,6 +7,7 @@ an earlier refusal, or select the check of the token.
 import base64
 import binascii
 import re
+from collections.abc import Iterable
 from typing import Any, cast
 
 import msgspec
@@ -15,6 +16,7 @@ from starlette.requests import HTTPConnection
 from slipway.model.numbers import seconds_in
 
 TOKEN_LENGTH_MAX = 16_384
+_AUDIENCE_CHARS_MAX = 160
 _JWT = re.compile(r"[A-Za-z0-9_-]+\.([A-Za-z0-9_-]+)\.[A-Za-z0-9_-]*")
 """The form of a JWT. The signature may be empty, so that such a token is refused later with the exact reason."""
 
@@ -54,3 +56,11 @@ def claims_of(token: str) -> TokenClaims | None:
         ends_at=seconds_in(said.get("exp")) or 0.0,
         is_account="kubernetes.io" in said,
     )
+
+
+def wrong_audience(named: Iterable[str], accepted: str) -> str:
+    """Return the refusal of a token whose audiences do not include the accepted one."""
+    text = ", ".join(named)[:_AUDIENCE_CHARS_MAX]
+    if not text:
+        return f"the token names no audience; it must name {accepted!r}"
+    return f"the token is for {text!r}, not for {accepted!r}"

@@ -37,7 +37,7 @@ ANSWER_BYTES_MAX = 1024 * 1024
 AT_ONCE_MAX = 16
 """Limit of concurrent exchanges with the token endpoint; further ones wait within their deadline."""
 WELL_KNOWN = "/.well-known/openid-configuration"
-_WORDS_MAX = 200
+_TEXT_CHARS_MAX = 200
 
 _log = log.get_logger(__name__)
 
@@ -109,7 +109,7 @@ def refusal_of(body: bytes) -> tuple[str, str]:
         return "", ""
     told = cast("dict[str, Any]", said)
     words = "".join(each for each in str(told.get("error_description") or "") if each.isprintable())
-    return str(told.get("error") or "")[:64], words[:_WORDS_MAX]
+    return str(told.get("error") or "")[:64], words[:_TEXT_CHARS_MAX]
 
 
 class ClientLogin(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,7 +255,8 @@ class Issuer:
             raise InvalidError(f"{address} is no discovery document: {error}") from error
         if document.issuer != self.url:
             raise InvalidError(
-                f"{address} names the issuer {document.issuer[:_WORDS_MAX]!r}; SLIPWAY_OIDC_ISSUER_URL must be the same"
+                f"{address} names the issuer {document.issuer[:_TEXT_CHARS_MAX]!r}; "
+                "SLIPWAY_OIDC_ISSUER_URL must be the same"
             )
         for name in msgspec.structs.asdict(document):
             if name == "jwks_uri" or (name.endswith("_endpoint") and getattr(document, name)):

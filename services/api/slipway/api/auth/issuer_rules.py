@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from slipway.api.auth.bearer import wrong_audience
 from slipway.api.http.errors import UnauthorizedError
 from slipway.model.apitokens import Role
 from slipway.model.numbers import seconds_in
@@ -199,8 +200,7 @@ def _check_claims(claims: Mapping[str, Any], rules: TokenRules, now: float) -> f
         raise UnauthorizedError(f"the token was not issued by {rules.issuer}")
     audiences = _texts(claims.get("aud"))
     if not set(audiences) & set(rules.audiences):
-        meant = ", ".join(audiences)[:128] or "nobody"
-        raise UnauthorizedError(f"the token is for {meant!r}, not for {' or '.join(rules.audiences)!r}")
+        raise UnauthorizedError(wrong_audience(audiences, " or ".join(rules.audiences)))
     ends_at, from_at = _time(claims, "exp"), _time(claims, "nbf")
     if ends_at is None:
         raise UnauthorizedError("the token has no expiry (claim exp)")

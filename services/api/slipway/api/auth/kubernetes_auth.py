@@ -39,7 +39,7 @@ WAITING_MAX = 2048
 ASK_S = 10.0
 """Timeout of one review, and also of the wait for its turn."""
 _HOW = "send `Authorization: Bearer` with a valid token, or log in: slipway login --kubernetes"
-_WORDS_MAX = 160
+_TEXT_CHARS_MAX = 160
 T = TypeVar("T")
 Workspaces = Callable[[], Awaitable[list[str]]]
 
@@ -105,7 +105,7 @@ class KubernetesReviews:
             spec["audiences"] = [self._audience]
         status = (await self._ask(lambda: self._kube.create(TOKEN_REVIEWS, {"spec": spec}))).status
         if not status.authenticated or (self._audience and self._audience not in status.audiences):
-            why = status.error.strip("[]")[:_WORDS_MAX] or "it was not issued by this cluster"
+            why = status.error.strip("[]")[:_TEXT_CHARS_MAX] or "it was not issued by this cluster"
             meant = f" (it must be for {self._audience!r})" if self._audience else ""
             raise UnauthorizedError(f"the API server does not accept the token{meant}: {why}; {_HOW}")
         if not status.user.username:

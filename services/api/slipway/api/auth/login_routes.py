@@ -105,11 +105,11 @@ _HOW = {
 
 async def show(request: Request) -> Response:
     """Return the login page; for a browser that is logged in, the logout page."""
-    _check_known(request)
-    own = _own_address(request)
-    if own:
+    _check_login_enabled(request)
+    instead = _origin_instead_of_loopback(request)
+    if instead:
         query = f"?{request.url.query}" if request.url.query else ""
-        return RedirectResponse(f"{own}{LOGIN}{query}", status_code=303)
+        return RedirectResponse(f"{instead}{LOGIN}{query}", status_code=303)
     try:
         principal = await parts_of(request).access.authenticate(request)
     except UnauthorizedError:
@@ -124,13 +124,13 @@ async def show(request: Request) -> Response:
 
 async def log_in(request: Request) -> Response:
     """Check the token, and set the session cookie."""
-    _check_known(request)
+    _check_login_enabled(request)
     with audit.log_call(request, LOGIN):
         check_same_origin(request)
-        own = _own_address(request)
-        if own:
+        instead = _origin_instead_of_loopback(request)
+        if instead:
             raise ForbiddenError(
-                f"other programs of this machine would receive this cookie too: log in at {own}{LOGIN}"
+                f"other programs of this machine would receive this cookie too: log in at {instead}{LOGIN}"
             )
         given = await fields_of(request)
         token = given.get("token", "").strip()
@@ -157,7 +157,7 @@ async def follow(request: Request) -> Response:
     When a page of another site led here, the user has to confirm first. Otherwise the author of the link could log this
     browser in as a user of the author's choice.
     """
-    _check_known(request)
+    _check_login_enabled(request)
     if request.method != "GET" or "prefetch" in request.headers.get("sec-purpose", ""):
         raise ForbiddenError("the link is for a browser, and valid only once")
     code, following = request.query_params.get("code", ""), request.query_params.get("next", "")
@@ -168,7 +168,7 @@ async def follow(request: Request) -> Response:
 
 async def follow_confirmed(request: Request) -> Response:
     """Log in with a one-time code after the user has confirmed it in a form."""
-    _check_known(request)
+    _check_login_enabled(request)
     check_same_origin(request)
     given = await fields_of(request)
     return await _take_link(request, given.get("link", ""), given.get("next", ""))
@@ -195,29 +195,36 @@ async def _confirm(request: Request, code: str, following: str) -> Response:
 
 
 async def _take_link(request: Request, code: str, following: str) -> Response:
-    parts, path = parts_of(request), request.url.path
+    """Log in with the code of a link, and write the audit line."""
+    path = request.url.path
     with audit.log_call(request, path, is_change=True):
-        id_ = workload_of(request.headers.get("host", ""), parts.settings.proxy_domain)
+        id_ = workload_of(request.headers.get("host", ""), parts_of(request).settings.proxy_domain)
         if path == ENTER and not id_:
             raise NotFoundError("this is not the origin of a workload")
-        token = parts.links.use(code, id_)
-        try:
-            asked = await _enter(request, token)
-            login = parts.sessions.begin(token)
-        except UnauthorizedError:
-            audit.set_status(request, 401)
-            return page_of(_USED.format(title="This link is no longer valid"), status=401)
-        if id_:
-            asked.scope["path_params"] = {"id": id_}
-            await middleware.admit(asked, PROXIED)
-        following = local_path(following or (f"/proxy/{id_}/" if id_ else "/"))
-        response = RedirectResponse(following, status_code=303, headers=_UNKEPT)
-        if id_:
-            parts.sessions.keep_ticket(response, login, id_, is_secure=session.is_secure(request))
-        else:
-            parts.sessions.keep_session(response, login, is_secure=session.is_secure(request))
-        audit.set_status(request, 303)
-        return response
+        return await _log_in_by_link(request, code, following, id_)
+
+
+async def _log_in_by_link(request: Request, code: str, following: str, id_: str) -> Response:
+    """Log in with the code of a link: for the page of the workload `id_`, or with an empty one for our own pages."""
+    parts = parts_of(request)
+    token = parts.links.use(code, id_)
+    try:
+        asked = await _enter(request, token)
+        login = parts.sessions.begin(token)
+    except UnauthorizedError:
+        audit.set_status(request, 401)
+        return page_of(_USED.format(title="This link is no longer valid"), status=401)
+    if id_:
+        asked.scope["path_params"] = {"id": id_}
+        await middleware.admit(asked, PROXIED)
+    following = local_path(following or (f"/proxy/{id_}/" if id_ else "/"))
+    response = RedirectResponse(following, status_code=303, headers=_UNKEPT)
+    if id_:
+        parts.sessions.keep_ticket(response, login, id_, is_secure=session.is_secure(request))
+    else:
+        parts.sessions.keep_session(response, login, is_secure=session.is_secure(request))
+    audit.set_status(request, 303)
+    return response
 
 
 async def log_out(request: Request) -> Response:
@@ -239,7 +246,7 @@ async def log_out(request: Request) -> Response:
                 RedirectResponse(LOGIN, status_code=303) if is_told else page_of(_LATE.format(title="Logged out"))
             )
         session.forget(response)
-        audit.set_status(request, 303)
+        audit.set_status(request, response.status_code)
         return response
 
 
@@ -253,8 +260,8 @@ async def enter(request: Request) -> Response:
         given = await fields_of(request)
         if "link" in given and not is_foreign(request.headers.get("origin", ""), request.headers.get("host", "")):
             check_same_origin(request)
-            return await _take_link(request, given["link"], given.get("next", ""))
-        if not _is_own_origin(request, request.headers.get("origin", "")):
+            return await _log_in_by_link(request, given["link"], given.get("next", ""), id_)
+        if not _is_api_origin(request, request.headers.get("origin", "")):
             raise ForbiddenError(
                 "only the pages of Slipway may link here: open the workload from there (SLIPWAY_HOSTS)"
             )
@@ -295,13 +302,13 @@ def redirect_to_login(request: Request) -> Response:
 def back_link_page(request: Request, path: str, why: str) -> Response:
     """In the origin of a workload: return a page with a link to the api's origin, where the browser can enter again."""
     response = page_of(
-        _BACK.format(title="Open this page again", why=escape(why), back=escape(own_origin(request) + path)), status=401
+        _BACK.format(title="Open this page again", why=escape(why), back=escape(api_origin(request) + path)), status=401
     )
     session.forget(response, session.TICKET_NAME)
     return response
 
 
-def _is_own_origin(request: Request, origin: str) -> bool:
+def _is_api_origin(request: Request, origin: str) -> bool:
     """In the origin of a workload: whether `origin` is the api's own.
 
     It must have one of the api's host names, the same port, and https if this request is secure.
@@ -316,7 +323,7 @@ def _is_own_origin(request: Request, origin: str) -> bool:
     return is_there and (ours.hostname or "") in known and (ours.scheme == "https" or not session.is_secure(request))
 
 
-def own_origin(request: Request) -> str:
+def api_origin(request: Request) -> str:
     """Return the api's own origin for a browser that is in the origin of a workload."""
     host = request.headers.get("host", "")
     port = f":{host.rpartition(':')[2]}" if host.rpartition(":")[2].isdigit() else ""
@@ -398,7 +405,7 @@ def _is_from_elsewhere(request: Request) -> bool:
     return request.headers.get("sec-fetch-site", "") == "cross-site" and not parts_of(request).sessions.of(request)
 
 
-def own_address(request: Request) -> str:
+def requested_origin(request: Request) -> str:
     """Return the origin of the api at the host that the browser used; the host name is not checked here."""
     scheme = "https" if session.is_secure(request) or session.has_secure_session(request) else "http"
     return f"{scheme}://{request.headers.get('host', '')}"
@@ -414,15 +421,16 @@ async def _at_issuer(request: Request, login: session.LoginSession | None) -> st
     parts = parts_of(request)
     if parts.sign_ins is None or login is None or login.signed_in is None:
         return ""
-    return await parts.sign_ins.end(login, back=f"{own_address(request)}{LOGIN}")
+    return await parts.sign_ins.end(login, back=f"{requested_origin(request)}{LOGIN}")
 
 
-def _check_known(request: Request) -> None:
+def _check_login_enabled(request: Request) -> None:
+    """Raises NotFoundError in mode none, which has no login."""
     if parts_of(request).settings.auth == "none":
         raise NotFoundError("login is disabled (SLIPWAY_AUTH=none)")
 
 
-def _own_address(request: Request) -> str:
+def _origin_instead_of_loopback(request: Request) -> str:
     """Return the origin where a browser at a loopback address has to log in; empty when it may log in here."""
     host = request.headers.get("host", "")
     name = local_name(parts_of(request).settings.hosts)
@@ -459,7 +467,7 @@ def _form(request: Request, following: str, said: str = "") -> str:
     following, sign_in = escape(local_path(following)), ""
     if parts_of(request).sign_ins is not None:
         sign_in = _SIGN_IN.format(next=following, label=escape(settings.oidc_label))
-        how = f"Or on the command line: <code>slipway login {escape(own_address(request))} --sso</code>."
+        how = f"Or on the command line: <code>slipway login {escape(requested_origin(request))} --sso</code>."
     page = _LOGIN.format(title="Log in", said=said, sign_in=sign_in, next=following, how=how)
     return page.replace(" autofocus required>", " required>") if sign_in else page
 

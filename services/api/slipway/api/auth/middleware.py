@@ -35,12 +35,12 @@ from slipway.api.http import audit
 from slipway.api.http.errors import ForbiddenError
 from slipway.api.http.streaming import HOLDER_KEY, StreamHolder
 from slipway.api.ports import ShutdownSignal
+from slipway.api.schemas import DEFAULT_WORKSPACE
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import InvariantError, NotFoundError, ThrottledError, TransientError
 from slipway.runtime.clock import Clock
 from slipway.runtime.web_guard import is_foreign
 
-DEFAULT_WORKSPACE = "default"
 CHECK_S = 5.0
 """Interval at which an open stream is authorised again."""
 PATIENCE_S = 60.0

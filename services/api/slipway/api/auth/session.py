@@ -198,6 +198,9 @@ BY_COOKIE_KEY, TOKEN_KEY = "slipway.by_cookie", "slipway.cookie_token"
 PRESENTED_KEY = "slipway.presented_login"
 """Scope key of a login that a handler of ours has set: the login came with a code, not with a cookie."""
 _ID_BYTES = 16
+_ID_CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+_LONGEST_ALLOCATION = _ID_CHARACTERS + _ID_CHARACTERS[::-1]
+"""Needs more space than any AllocationID after compression: it repeats nothing, and it is longer than every id."""
 
 
 class SignedIn(msgspec.Struct, frozen=True, kw_only=True, tag="signed-in"):
@@ -258,9 +261,7 @@ class BrowserSessions:
         """Return a new login. Raises UnauthorizedError when its cookie would be too long for a browser."""
         ends_at = self._clock.now() + self._life_s
         session = LoginSession(id=self._random.token_hex(_ID_BYTES), token=token, ends_at=ends_at)
-        # The longest cookie that is made from a login is a ticket.
-        ticket = WorkloadTicket(session=session, allocation="x" * 64, ends_at=ends_at)
-        if len(token) > TOKEN_CHARS_MAX or len(self.keys.seal(ticket)) > SEALED_CHARS_MAX:
+        if len(token) > TOKEN_CHARS_MAX or not self._fits(session):
             raise UnauthorizedError("the token is too long for a cookie; use a token with fewer claims")
         return session
 
@@ -276,8 +277,7 @@ class BrowserSessions:
         # A long refresh token may be left out, because replicas share it too. The group names are stored here only.
         for each in (signed_in, msgspec.structs.replace(signed_in, refresh_token="")):
             session = LoginSession(id=self._random.token_hex(_ID_BYTES), ends_at=ends_at, signed_in=each)
-            ticket = WorkloadTicket(session=session, allocation="x" * 64, ends_at=ends_at)
-            if len(self.keys.seal(ticket)) <= SEALED_CHARS_MAX:
+            if self._fits(session):
                 return session
         raise UnauthorizedError(
             f"the issuer names {len(signed_in.user.groups)} groups, too many for a cookie; configure it to name "
@@ -347,6 +347,13 @@ class BrowserSessions:
         is_under_tls = bool(connection.cookies.get(SECURE + TICKET_NAME))
         self.keep_ticket(carrier, ticket.session, ticket.allocation, is_secure=is_under_tls)
         return [(name, value) for name, value in carrier.raw_headers if name == b"set-cookie"]
+
+    def _fits(self, session: LoginSession) -> bool:
+        """Whether each text that is sealed from the login is short enough to be opened, whatever its allocation."""
+        # A code has the fields of a ticket and an id, so it is the longest text.
+        id_, ends_at = self._random.token_hex(_ID_BYTES), self._clock.now()
+        longest = EntryCode(id=id_, session=session, allocation=_LONGEST_ALLOCATION, ends_at=ends_at)
+        return len(self.keys.seal(longest)) <= SEALED_CHARS_MAX
 
     def _keep(
         self, response: Response, name: str, value: str, session: LoginSession, *, is_secure: bool, is_strict: bool

@@ -39,7 +39,7 @@ async def start(request: Request) -> Response:
         try:
             there = await sign_ins.begin(
                 response,
-                redirect_uri=login_routes.own_address(request) + login_routes.CALLBACK,
+                redirect_uri=login_routes.requested_origin(request) + login_routes.CALLBACK,
                 following=login_routes.local_path(given.get("next", "/")),
                 is_secure=session.is_secure(request),
             )

@@ -33,7 +33,15 @@ from slipway.api.auth.issuer import GrantRefusedError, Issuer, IssuerTokens
 from slipway.api.auth.issuer_rules import OidcUser, VerifiedToken, check_nonce
 from slipway.api.auth.oidc_auth import OidcAuth
 from slipway.api.auth.principal import PermissionCheck, Principal, VisibleWorkspaces
-from slipway.api.auth.session import SECURE, SKEW_S, BrowserSessions, LoginSession, SignedIn, cookies_of
+from slipway.api.auth.session import (
+    SEALED_CHARS_MAX,
+    SECURE,
+    SKEW_S,
+    BrowserSessions,
+    LoginSession,
+    SignedIn,
+    cookies_of,
+)
 from slipway.api.http.errors import IssuerUnavailableError, UnauthorizedError
 from slipway.errors import TransientError
 from slipway.model.times import format_time
@@ -112,10 +120,14 @@ class SignIns:
             is_secure=is_secure,
             ends_at=self._clock.now() + PENDING_S,
         )
+        sealed = self._sessions.keys.seal(pending)
+        if len(sealed) > SEALED_CHARS_MAX:
+            # With a long address the cookie would be refused at the end. The sign-in then leads to the first page.
+            sealed = self._sessions.keys.seal(msgspec.structs.replace(pending, following="/"))
         # Lax, because the redirect back comes from the issuer's site.
         response.set_cookie(
             SECURE + COOKIE if is_secure else COOKIE,
-            self._sessions.keys.seal(pending),
+            sealed,
             max_age=int(PENDING_S),
             path="/",
             secure=is_secure,

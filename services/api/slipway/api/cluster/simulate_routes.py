@@ -13,6 +13,7 @@ from slipway.api.deps import parts_of
 from slipway.api.http.decoding import checked, read_object
 from slipway.api.http.endpoint import Endpoint, json_response
 from slipway.api.http.streaming import holder_of
+from slipway.api.schemas import DEFAULT_WORKSPACE
 from slipway.crd.v1alpha1 import PolicySpec
 
 Json = dict[str, Any]
@@ -34,7 +35,7 @@ class SimulateBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     position, maxRuntime, remove}]"""
     add_allocations: list[Json] = []
     """further allocations, as in a scenario file; `submit` is in seconds from now"""
-    workspace: str = "default"
+    workspace: str = DEFAULT_WORKSPACE
     """workspace of the added allocations"""
     queues: list[Json] = []
     """changes of queues, as in a scenario file: only the named fields change; null removes a quota"""

@@ -113,7 +113,7 @@ TEXTS = {
     "links": "addresses of related resources",
     "live": "number that are admitted and have not ended",
     "logs": "address of its log",
-    "lossy": "whether a part of the records of that time has been deleted",
+    "lossy": "what the answer may lack, as sentences; empty when it is complete",
     "maxSlots": "maximum number of GPUs that its members use at once; null: no limit",
     "members": "its allocations",
     "memoryUsed": "memory that Redis uses, in bytes",

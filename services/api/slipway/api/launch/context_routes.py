@@ -6,13 +6,13 @@ import re
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
-from slipway.api.auth.middleware import DEFAULT_WORKSPACE, workspace_in_query
+from slipway.api.auth.middleware import workspace_in_query
 from slipway.api.deps import parts_of
 from slipway.api.http.endpoint import Endpoint, Query, bad_param, json_response, location
 from slipway.api.http.errors import MalformedError, UnsupportedMediaError
 from slipway.api.http.streaming import holder_of
 from slipway.api.launch.contexts import StoredArchive
-from slipway.api.schemas import ContextView
+from slipway.api.schemas import DEFAULT_WORKSPACE, ContextView
 from slipway.crd.transitions import id_of
 from slipway.errors import DeadlineError, InvalidError, NotFoundError
 from slipway.model.numbers import LONG_DIGITS_MAX, number_in

@@ -24,10 +24,11 @@ from slipway.api.http.endpoint import Endpoint, json_response
 from slipway.api.http.problems import problem_of
 from slipway.api.http.request_telemetry import unique_id
 from slipway.api.launch import replicas
-from slipway.api.launch.launcher import DEFAULT_WORKSPACE, LaunchRequest, LaunchResult, check_key
+from slipway.api.launch.launcher import LaunchRequest, LaunchResult, check_key
 from slipway.api.launch.overlays import merged
 from slipway.api.launch.secret_values import FIELD as SECRET_VALUES
 from slipway.api.launch.secret_values import split
+from slipway.api.schemas import DEFAULT_WORKSPACE
 from slipway.crd.hashing import key_hash
 from slipway.crd.transitions import id_of
 from slipway.errors import ControlPlaneError, FieldError, InvalidError

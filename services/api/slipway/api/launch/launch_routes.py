@@ -30,9 +30,16 @@ from slipway.api.http.etags import tag_of
 from slipway.api.http.field_mask import FIELDS, FieldMask
 from slipway.api.http.request_telemetry import SPAN_KEY, unique_id
 from slipway.api.launch import preview, replicas
-from slipway.api.launch.launcher import DEFAULT_WORKSPACE, LaunchRequest
+from slipway.api.launch.launcher import LaunchRequest
 from slipway.api.launch.secret_values import split
-from slipway.api.schemas import AllocationList, AllocationView, LaunchBody, ListMetadata, MaskedList
+from slipway.api.schemas import (
+    DEFAULT_WORKSPACE,
+    AllocationList,
+    AllocationView,
+    LaunchBody,
+    ListMetadata,
+    MaskedList,
+)
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.kube.ports import Listed

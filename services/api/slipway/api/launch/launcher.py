@@ -50,7 +50,7 @@ from slipway.api.launch.preview import LaunchPreview
 from slipway.api.launch.publish import LaunchPublisher
 from slipway.api.launch.secret_values import SecretValues, ValueSecrets
 from slipway.api.ports import Kube
-from slipway.api.schemas import LaunchBody, LaunchDependency
+from slipway.api.schemas import DEFAULT_WORKSPACE, LaunchBody, LaunchDependency
 from slipway.crd.dependencies import ending, is_dependency_target, is_met, names_of
 from slipway.crd.hashing import key_hash, name_from_bytes, name_from_key, request_hash
 from slipway.crd.meta import (
@@ -338,7 +338,6 @@ NAME_CHARACTERS = 6
 NAME_BYTES = 8
 NAME_TRIES_MAX = 4
 KEY_PATTERN = re.compile(r"[\x20-\x7e]{1,255}")
-DEFAULT_WORKSPACE = "default"
 BESIDE_THE_LOOP = 2000
 """Limit of (node, role) pairs that are compared on the event loop; more are compared in a thread."""
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipway.api.allocations.listing import FilterNames, check_filter_names
-from slipway.api.auth.middleware import DEFAULT_WORKSPACE, permit, workspace_in_query, workspaces_of
+from slipway.api.auth.middleware import permit, workspace_in_query, workspaces_of
 from slipway.api.auth.principal import PermissionCheck, Role, user_of
 from slipway.api.deps import parts_of
 from slipway.api.http.decoding import checked, read_object
@@ -17,7 +17,7 @@ from slipway.api.http.endpoint import Endpoint, Query, json_response, location
 from slipway.api.http.errors import PreconditionError
 from slipway.api.http.etags import held_to, is_conditional, required_version, tag_of
 from slipway.api.launch.secret_values import FIELD, NAMES
-from slipway.api.schemas import Items, LaunchBody, TemplateBody, TemplateView
+from slipway.api.schemas import DEFAULT_WORKSPACE, Items, LaunchBody, TemplateBody, TemplateView
 from slipway.crd.meta import ANNOTATION_USER
 from slipway.crd.v1alpha1 import Template
 from slipway.errors import AlreadyExistsError, FieldError, InvalidError, NotFoundError

@@ -48,7 +48,7 @@ def is_use(kind: Kind, method: str, path: str) -> bool:
 
 
 SOURCE = "proxy"
-_APART = (
+_NEEDS_OWN_ORIGIN = (
     "a logged-in browser opens the page of a workload only in an origin of its own (SLIPWAY_PROXY_DOMAIN), so that "
     "the page cannot act in your name; or use slipway port-forward"
 )
@@ -59,15 +59,26 @@ STREAM_KIND = "proxy"
 async def proxy(scope: Scope, receive: Receive, send: Send) -> None:
     """Serve one proxied request or WebSocket."""
     if scope["type"] == "websocket":
-        socket = WebSocket(scope, receive, send)
+        socket = WebSocket(scope, receive, _recording_status(HTTPConnection(scope), send))
         with audit.log_call(socket, PATH):
             await _serve_socket(socket)
-            audit.set_status(socket, 101)
     else:
         request = Request(scope, receive)
         with audit.log_call(request, PATH):
-            await _serve_http(request, send)
-            audit.set_status(request, 200)
+            await _serve_http(request, _recording_status(request, send))
+
+
+def _recording_status(connection: HTTPConnection, send: Send) -> Send:
+    """Return a `send` that records the status of the answer for the audit log, whether it is the workload's or ours."""
+
+    async def recording(message: Message) -> None:
+        if message["type"] in ("http.response.start", "websocket.http.response.start"):
+            audit.set_status(connection, message["status"])
+        elif message["type"] == "websocket.accept":
+            audit.set_status(connection, 101)
+        await send(message)
+
+    return recording
 
 
 async def to_root(scope: Scope, receive: Receive, send: Send) -> None:
@@ -90,16 +101,16 @@ async def _serve_http(request: Request, send: Send) -> None:
     parts = parts_of(request)
     send = _renewing(request, parts, send)
     whole = await _whole(parts, given)
-    if _is_apart(request, parts):
+    if _is_browser_in_api_origin(request, parts):
         if not is_browser or request.method != "GET":
-            raise ForbiddenError(_APART)
+            raise ForbiddenError(_NEEDS_OWN_ORIGIN)
         found_id = id_of(await parts.lookup.find(given))
         await _to_origin(request, parts, found_id)(request.scope, request.receive, send)
         return
-    if _is_outside(request, parts):
+    if _is_login_in_api_origin(request, parts):
         kept = parts.sessions.of(request)
         if not parts.settings.proxy_domain or not is_browser or request.method != "GET" or kept is None:
-            raise ForbiddenError(_APART)
+            raise ForbiddenError(_NEEDS_OWN_ORIGIN)
         await login_routes.origin_page(request, whole, kept)(request.scope, request.receive, send)
         return
     found = await parts.targets.find(whole, _below(request.scope, given), request.scope["query_string"])
@@ -137,8 +148,8 @@ async def _serve_socket(socket: WebSocket) -> None:
     await middleware.admit(socket, PROXIED)
     parts = parts_of(socket)
     whole = await _whole(parts, given)
-    if _is_outside(socket, parts) or _is_apart(socket, parts):
-        raise ForbiddenError(_APART)
+    if _is_login_in_api_origin(socket, parts) or _is_browser_in_api_origin(socket, parts):
+        raise ForbiddenError(_NEEDS_OWN_ORIGIN)
     found = await parts.targets.find(whole, _below(socket.scope, given), socket.scope["query_string"])
     if isinstance(found, NoServer):
         state = await _redacted(socket, found)
@@ -167,7 +178,7 @@ async def _redacted(connection: HTTPConnection, state: NoServer) -> NoServer:
     return msgspec.structs.replace(state, message=await middleware.redacted(connection, state.message))
 
 
-def _is_outside(connection: HTTPConnection, parts: ApiDeps) -> bool:
+def _is_login_in_api_origin(connection: HTTPConnection, parts: ApiDeps) -> bool:
     """Whether a logged-in browser requests a workload in the api's own origin.
 
     In that origin the workload's page could call the api with the rights of the user.
@@ -176,7 +187,7 @@ def _is_outside(connection: HTTPConnection, parts: ApiDeps) -> bool:
     return session.is_by_cookie(connection) and not workload_of(host, parts.settings.proxy_domain)
 
 
-def _is_apart(connection: HTTPConnection, parts: ApiDeps) -> bool:
+def _is_browser_in_api_origin(connection: HTTPConnection, parts: ApiDeps) -> bool:
     """Whether a browser requests, in mode none, a page of a workload in the origin of the api.
 
     In that origin the page could do whatever the api can. Other programs are served, because they run no scripts.
@@ -210,7 +221,7 @@ def _led_to_login(request: Request) -> Response:
         return login_routes.back_link_page(
             request, path, "Your access to this workload has expired, or you have logged out."
         )
-    return RedirectResponse(login_routes.own_origin(request) + path, status_code=303)
+    return RedirectResponse(login_routes.api_origin(request) + path, status_code=303)
 
 
 def _renewing(request: Request, parts: ApiDeps, send: Send) -> Send:

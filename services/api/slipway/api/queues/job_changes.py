@@ -29,7 +29,6 @@ NAMED_MAX = 5
 TRIES_MAX = 4
 """Limit of tries of a change that conflicts with concurrent changes of the same object."""
 WHY_PREEMPTED = "the priority of its job has changed"
-DEFAULT_WORKSPACE = "default"
 
 
 Permit = Callable[[str, str], Awaitable[None]]

@@ -13,7 +13,6 @@ from slipway.api.allocations.allocation_routes import first_of
 from slipway.api.allocations.listing import FilterNames, check_filter_names
 from slipway.api.allocations.view import allocation_view
 from slipway.api.auth.middleware import (
-    DEFAULT_WORKSPACE,
     permit,
     permit_member,
     permit_patch,
@@ -44,7 +43,7 @@ from slipway.api.queues.job_schemas import (
     StatsView,
 )
 from slipway.api.queues.job_view import STATES, job_views, pool_stats, queue_stats
-from slipway.api.schemas import AllocationView, ListMetadata
+from slipway.api.schemas import DEFAULT_WORKSPACE, AllocationView, ListMetadata
 from slipway.api.usage import usage_view
 from slipway.api.usage.usage_routes import days_of, in_totals, spent_on
 from slipway.crd.meta import ANNOTATION_USER

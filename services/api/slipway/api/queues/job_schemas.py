@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from slipway.api.schemas import ListMetadata, Request
+from slipway.api.schemas import DEFAULT_WORKSPACE, ListMetadata, Request
 from slipway.crd.v1alpha1 import Count, Name, Position, Wire
 from slipway.model.lifecycle import Kind, Phase
 
@@ -19,7 +19,7 @@ class JobBody(Request, kw_only=True, frozen=True):
     """A new job: a group of the allocations that name it."""
 
     name: Name
-    workspace: Name = "default"
+    workspace: Name = DEFAULT_WORKSPACE
     max_slots: Count | None = None
     priority: Priority | None = None
     weight: Weight = 1
@@ -51,7 +51,7 @@ class QueueUpdate(Request, kw_only=True, frozen=True):
     """One of many changes: of a job or of an allocation."""
 
     job: Name | msgspec.UnsetType = msgspec.UNSET
-    workspace: Name = "default"
+    workspace: Name = DEFAULT_WORKSPACE
     allocation: Id | msgspec.UnsetType = msgspec.UNSET
     priority: Priority | msgspec.UnsetType = msgspec.UNSET
     queue: Name | msgspec.UnsetType = msgspec.UNSET

@@ -19,7 +19,7 @@ from msgspec import UNSET, Meta, UnsetType
 from slipway.api.http.errors import ConflictError
 from slipway.api.launch.catalog import Catalog
 from slipway.api.ports import Kube
-from slipway.api.schemas import Request
+from slipway.api.schemas import DEFAULT_WORKSPACE, Request
 from slipway.crd.fielderrors import Findings, pointer
 from slipway.crd.members import members
 from slipway.crd.meta import (
@@ -183,6 +183,9 @@ class Workspaces:
         hard = hard_of(body.quota)
         _check_home(body.home)
         await self._check_defaults(body.name, body.default_pool, body.default_queue)
+        if body.adopt:
+            # A new namespace has no template yet: its default may be named first and created afterwards.
+            await self._check_template(body.name, body.default_template)
         metadata: RawObject = {
             "name": body.name,
             "labels": {LABEL_WORKSPACE: "true", LABEL_MANAGED_BY: MANAGED_BY, **_POD_SECURITY},
@@ -206,11 +209,8 @@ class Workspaces:
         queue = marks.get(ANNOTATION_QUEUE) if body.default_queue is UNSET else body.default_queue
         if body.default_pool is not UNSET or body.default_queue is not UNSET:
             await self._check_defaults(name, pool, queue)
-        if isinstance(body.default_template, str):
-            try:
-                await self._catalog.template(body.default_template, name)
-            except InvalidError as error:
-                raise _invalid("/defaultTemplate", error.fields[0].detail) from error
+        if body.default_template is not UNSET:
+            await self._check_template(name, body.default_template)
         fields = {"pool": body.default_pool, "queue": body.default_queue, "template": body.default_template}
         annotations = {_ANNOTATIONS[field]: value for field, value in fields.items() if value is not UNSET}
         if body.image_pull_secrets is not UNSET:
@@ -233,7 +233,7 @@ class Workspaces:
             ConflictError: it has a live allocation, or it is the workspace `default`.
         """
         found = await self._found(name)
-        if name == "default":
+        if name == DEFAULT_WORKSPACE:
             raise ConflictError("the workspace `default` cannot be deleted: launches that name no workspace use it")
         live = (await self._kube.list(ALLOCATIONS, namespace=name, field_selector=_LIVE)).items
         if live:
@@ -288,6 +288,13 @@ class Workspaces:
             warning = await self._catalog.queue_warning(queue, pool or "default")
             if warning:
                 raise _invalid("/defaultQueue", warning.partition(":")[0])
+
+    async def _check_template(self, name: str, template: str | None) -> None:
+        if template is not None:
+            try:
+                await self._catalog.template(template, name)
+            except InvalidError as error:
+                raise _invalid("/defaultTemplate", error.fields[0].detail) from error
 
     async def _quota(self, name: str) -> ResourceQuota | None:
         try:

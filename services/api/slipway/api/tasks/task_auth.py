@@ -18,7 +18,7 @@ import msgspec
 from starlette.requests import HTTPConnection
 
 from slipway.api.allocations.lookup import Lookup
-from slipway.api.auth.bearer import TokenClaims, bearer, claims_of
+from slipway.api.auth.bearer import TokenClaims, bearer, claims_of, wrong_audience
 from slipway.api.auth.principal import VisibleWorkspaces
 from slipway.api.auth.rate_limit import RefusalLimiter
 from slipway.api.http.errors import ForbiddenError, UnauthorizedError
@@ -43,7 +43,7 @@ FOUND_TTL_S = 0.9
 POD_NAME, POD_UID = "authentication.kubernetes.io/pod-name", "authentication.kubernetes.io/pod-uid"
 ACCOUNT = "system:serviceaccount:"
 _HOW = "send `Authorization: Bearer` with the present content of the file $SLIPWAY_TOKEN_FILE"
-_WORDS_MAX = 160
+_TEXT_CHARS_MAX = 160
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,8 +121,7 @@ class TaskTokens:
         """Check audience and expiry, which needs no request to the API server. Raises UnauthorizedError."""
         now = self._clock.now()
         if self._audience not in claims.audiences:
-            meant = ", ".join(claims.audiences)[:_WORDS_MAX] or "nobody"
-            raise UnauthorizedError(f"the token is for {meant!r}, not for {self._audience!r}; {_HOW}")
+            raise UnauthorizedError(f"{wrong_audience(claims.audiences, self._audience)}; {_HOW}")
         if now >= claims.ends_at:
             at = format_time(claims.ends_at)
             raise UnauthorizedError(f"the token has expired at {at}; its file contains a new one: {_HOW}")
@@ -190,7 +189,7 @@ def _attempt_of(pod: str, own: str) -> int | None:
 
 
 def _why(review: TokenReview) -> str:
-    text = review.status.error.strip("[]")[:_WORDS_MAX]
+    text = review.status.error.strip("[]")[:_TEXT_CHARS_MAX]
     return text or "it was not issued by this cluster"
 
 

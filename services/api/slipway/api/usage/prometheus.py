@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 EXCHANGE_S = 5.0
 ANSWER_BYTES_MAX = 32 * 1024 * 1024
-_WORDS_MAX = 300
+_TEXT_CHARS_MAX = 300
 
 
 def check_prometheus_url(text: str) -> str:
@@ -65,7 +65,7 @@ def samples_of(status: int, body: bytes) -> list[tuple[dict[str, str], float]]:
             f"SLIPWAY_PROMETHEUS_URL answers {status}, which is not an answer of Prometheus"
         ) from error
     if answer.status != "success":
-        words = "".join(each for each in answer.error if each.isprintable())[:_WORDS_MAX]
+        words = "".join(each for each in answer.error if each.isprintable())[:_TEXT_CHARS_MAX]
         raise PrometheusError(f"Prometheus refuses the query (SLIPWAY_GPU_USE_QUERY): {words or status}")
     if answer.data.result_type != "vector":
         raise PrometheusError("the result of SLIPWAY_GPU_USE_QUERY is not a list of series")
