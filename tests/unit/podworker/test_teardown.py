@@ -4,7 +4,7 @@ import pytest
 
 from slipway.crd.meta import RawObject
 from slipway.crd.v1alpha1 import RankStatus
-from slipway.errors import DeadlineError, DeniedError, ThrottledError, TransientError
+from slipway.errors import DeadlineError, DeniedError, InvalidError, PermanentError, ThrottledError, TransientError
 from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS
 from slipway.model.lifecycle import Event, RankState
@@ -193,14 +193,50 @@ def test_an_allocation_cancelled_while_it_waited_costs_one_read() -> None:
     run_with_harness(story)
 
 
-def test_a_missing_permission_to_delete_keeps_the_hint() -> None:
-    """A missing permission to delete keeps the hint, because the operator can repair it."""
+@pytest.mark.parametrize(
+    "error",
+    [
+        DeniedError('User "podworker" cannot delete resource "pods"'),
+        InvalidError("ValidatingAdmissionPolicy 'keep' with binding 'keep' denied request"),
+    ],
+)
+def test_a_delete_that_is_not_permitted_keeps_the_hint(error: PermanentError) -> None:
+    """A missing permission to delete, or a policy that refuses it, keeps the hint: the operator can repair both."""
 
     async def story(harness: PodWorkerHarness) -> None:
         await run(harness, "n0")
         await harness.write("job", Event.TERMINATED)
-        harness.calls.fail(DeniedError('User "podworker" cannot delete resource "pods"'), (Verb.DELETE, "pods"))
+        harness.calls.fail(error, (Verb.DELETE, "pods"))
         assert isinstance(await ended_with(harness.handle()), TransientError)
+
+    run_with_harness(story)
+
+
+@pytest.mark.parametrize("phase", [Event.TERMINATING, Event.TERMINATED])
+def test_a_teardown_that_keeps_failing_is_reported_and_never_given_up(phase: Event) -> None:
+    """After ten minutes of failures, over all restarts, the condition Stuck of the attempt is True with the message of
+    the API server. No hint becomes a dead letter. When the teardown succeeds, the condition is False."""
+
+    async def story(harness: PodWorkerHarness) -> None:
+        await run(harness, "n0")
+        await harness.write("job", phase)
+        denied = DeniedError('User "podworker" cannot delete resource "pods"')
+        reported: list[str] = []
+        for _ in range(25):
+            worker, calls = harness.another_worker()
+            calls.fail(denied, (Verb.DELETE, "pods"))
+            assert isinstance(await ended_with(harness.handle(worker=worker)), TransientError)
+            [found] = (await look(harness.kube)).status.conditions
+            reported.append(found.status)
+            await harness.clock.sleep(30)
+        assert sorted(set(reported), key=reported.index) == ["Unknown", "True"]
+        [found] = (await look(harness.kube)).status.conditions
+        assert (found.type, found.reason, found.observed_generation) == ("Stuck", "TeardownFailed", 1)
+        assert str(denied) in found.message
+        await harness.handle()
+        assert all(pod.metadata.deletion_timestamp for pod in await harness.pods())
+        [found] = (await look(harness.kube)).status.conditions
+        assert (found.type, found.status, found.reason) == ("Stuck", "False", "Recovered")
 
     run_with_harness(story)
 

@@ -18,7 +18,8 @@ from slipway.errors import (
 )
 from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS, NAMESPACES, PODS, RESOURCE_POOLS
-from slipway.model.times import format_time
+from slipway.model.lifecycle import Event
+from slipway.model.times import format_time, parse_time
 from slipway.podworker.status import set_condition
 from tests.support.podworker_harness import PodWorkerHarness, ended_with, hint_for, run_with_harness
 from tests.support.small_cluster import look
@@ -162,6 +163,33 @@ def test_trouble_that_a_wrong_clock_dated_counts_from_when_it_was_put_right() ->
         assert await told(allocation=await look(harness.kube), now=now)
         assert (await condition(harness)).last_transition_time == format_time(now)
         assert not await told(allocation=await look(harness.kube), now=now + 1)
+
+    run_with_harness(story)
+
+
+@pytest.mark.parametrize(
+    ("phase", "call", "reason"),
+    [(None, PODS_CREATE, "QuotaExceeded"), (Event.TERMINATED, (Verb.DELETE, "configmaps"), "TeardownFailed")],
+)
+def test_a_failed_try_corrects_the_date_of_a_wrong_clock(
+    phase: Event | None, call: tuple[Verb, str], reason: str
+) -> None:
+    """When the condition Stuck begins in the future, the next failed try of a launch or of a teardown lets it begin
+    now."""
+
+    async def story(harness: PodWorkerHarness) -> None:
+        allocation = await harness.assign()
+        if phase is not None:
+            await harness.handle()
+            allocation = await harness.write("job", phase)
+        ahead = harness.clock.now() + 3600
+        await set_condition(harness.kube, allocation, "Stuck", "Unknown", reason=reason, message="full", now=ahead)
+        harness.calls.fail(QuotaExceededError("exceeded quota: gpus"), call)
+        await ended_with(harness.handle())
+        [found] = [each for each in (await look(harness.kube)).status.conditions if each.type == "Stuck"]
+        assert (found.status, found.reason) == ("Unknown", reason)
+        assert found.last_transition_time is not None
+        assert parse_time(found.last_transition_time) <= harness.clock.now()
 
     run_with_harness(story)
 

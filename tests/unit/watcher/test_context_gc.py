@@ -9,7 +9,7 @@ import pytest
 from slipway.crd import rules, schema
 from slipway.crd.meta import ObjectMeta
 from slipway.crd.v1alpha1 import Allocation
-from slipway.errors import UnavailableError
+from slipway.errors import InvalidError, UnavailableError
 from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, CRDS, NAMESPACES
 from slipway.local.apiserver.core import ClusterCore
@@ -103,6 +103,21 @@ async def test_one_that_is_used_in_this_moment_stays() -> None:
     harness.kube.before = before
     assert await harness.sweeper.sweep() == 0
     assert await harness.maps() == 2
+
+
+async def test_an_archive_whose_delete_is_refused_stays_and_ends_no_sweep() -> None:
+    """A policy of the cluster may protect an archive: it stays, and the sweep goes on."""
+    harness = ContextGcHarness()
+    await harness.upload()
+    harness.clock.advance(KEEP_S * 2)
+
+    async def before(verb: Verb, plural: str) -> None:
+        del plural
+        if verb is Verb.DELETE:
+            raise InvalidError("ValidatingAdmissionPolicy 'keep' denied request")
+
+    harness.kube.before = before
+    assert (await harness.sweeper.sweep(), await harness.maps()) == (0, 2)
 
 
 async def test_a_failed_list_deletes_nothing() -> None:

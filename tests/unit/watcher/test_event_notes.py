@@ -174,6 +174,7 @@ async def test_what_is_refused_is_left_and_what_is_away_is_tried_again(harness: 
     kube = RefusingKube(harness.core, random=SeededRandom(1))
     narrator = harness.another(kube)
     job = await launch(harness.kube, "job")
+    harness.world.allocations.put(job)
     kube.error = UnavailableError("away")
     narrator.offer(job)
     assert await narrator.flush() == RETRY_S
@@ -204,6 +205,18 @@ async def test_a_count_that_could_not_be_written_is_written_later(harness: Narra
         series = events[reason].series
         assert series is not None, reason
         assert series.count == 2
+
+
+async def test_what_is_deleted_before_its_events_are_written_leaves_nothing_in_memory(harness: NarratorHarness) -> None:
+    """The last Events of an allocation are written although it was deleted meanwhile; nothing of it is remembered."""
+    narrator = harness.narrator
+    job = await launch(harness.kube, "job")
+    harness.world.allocations.put(job)
+    narrator.offer(job)
+    harness.world.allocations.remove(job)
+    assert await narrator.flush() == PAUSE_S
+    assert list(await harness.events()) == ["Queued"]
+    assert narrator._seen == {}  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_many_are_told_in_batches(harness: NarratorHarness) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from slipway.errors import UnavailableError
+from slipway.errors import InvalidError, UnavailableError
 from slipway.kube.claims import CLAIM_MAPS, KEPT_S, claim_manifest, claim_name, reclaim_patch
 from slipway.kube.errors import Verb
 from slipway.kube.resources import CONFIG_MAPS
@@ -71,6 +71,21 @@ async def test_one_that_is_taken_anew_in_this_moment_stays(harness: IdempotencyG
 
     harness.kube.before = take
     assert (await harness.sweeper.sweep(), len(taken), await harness.claims()) == (0, 1, 1)
+
+
+async def test_a_claim_whose_delete_is_refused_does_not_keep_the_others(harness: IdempotencyGcHarness) -> None:
+    """A policy of the cluster may protect a claim: it stays, and the other claims are deleted."""
+    await harness.kube.create(CLAIM_MAPS, claim_manifest("run-other", SPACE, "other", harness.clock.now()))
+    harness.clock.advance(KEPT_S + 1)
+    refused: list[str] = []
+
+    async def refuse_first(verb: Verb, plural: str) -> None:
+        if verb is Verb.DELETE and not refused:
+            refused.append(plural)
+            raise InvalidError("ValidatingAdmissionPolicy 'keep' denied request")
+
+    harness.kube.before = refuse_first
+    assert (await harness.sweeper.sweep(), await harness.claims()) == (1, 1)
 
 
 async def test_without_a_successful_list_nothing_is_deleted(harness: IdempotencyGcHarness) -> None:

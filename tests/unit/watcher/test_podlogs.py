@@ -83,12 +83,12 @@ class FakeContainerLogs:
         if self.silent:
             self.silent -= 1
             await asyncio.Event().wait()
-        if str(pod["metadata"]["uid"]) in self.bugs:
-            raise IndexError("pop from an empty deque")
         uid, since, sent = str(pod["metadata"]["uid"]), query.get("sinceTime", ""), 0
         cut = self.cuts.pop(0) if self.cuts else None
         opened_at = self._post.clock.now()
         while True:
+            if uid in self.bugs:
+                raise IndexError("pop from an empty deque")
             found = self.lines.get(uid, [])
             fresh = found[sent:]
             sent += len(fresh)
@@ -894,6 +894,29 @@ def test_a_fault_in_one_log_ends_nothing_else() -> None:
         assert await texts(harness, ended) == [f"line {number}" for number in range(10)]
         assert leadership is not None
         assert harness.watcher.role.leadership is leadership
+
+    play(story)
+
+
+def test_a_fault_in_the_log_of_a_pod_that_is_gone_is_reported_and_leaves_nothing_in_memory() -> None:
+    """The log of a pod that is gone is not read again after a bug: the log says that lines are missing, and the watcher
+    forgets the failure."""
+
+    async def story(harness: WatcherHarness) -> None:
+        container_logs = with_journal(harness)
+        running = await harness.launch()
+        await harness.until(is_running, "running")
+        [pod] = await harness.pods()
+        container_logs.write(pod.metadata.uid, "one")
+        await asyncio.sleep(1)
+        container_logs.bugs = {pod.metadata.uid}
+        harness.core.patch("pods", pod.metadata.namespace, pod.metadata.name, {"metadata": {"finalizers": None}})
+        harness.core.delete("pods", pod.metadata.namespace, pod.metadata.name, {"gracePeriodSeconds": 0})
+        await asyncio.sleep(5)
+        assert await texts(harness, running) == ["one"]
+        [message] = await log_messages(harness, running)
+        assert "reading it has failed" in message
+        assert harness.watcher._logs._faults == {}  # pyright: ignore[reportPrivateUsage]
 
     play(story)
 

@@ -4,10 +4,12 @@ due."""
 import msgspec
 
 from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import DeniedError
+from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS
 from slipway.model.lifecycle import Phase
 from slipway.watcher.informers import Informers
-from slipway.watcher.sweep import Retention
+from slipway.watcher.sweep import AT_ONCE, Retention
 from tests.support.builders import T0
 from tests.support.clock import FakeClock
 from tests.support.small_cluster import a_client, a_core, furnish, launch
@@ -77,6 +79,28 @@ async def test_a_round_that_leaves_some_is_behind() -> None:
         there = await observe()
         seen.append((there, await retention.step(), retention.is_behind))
     assert seen == [(5, 2, True), (3, 2, False), (1, 0, False)]
+
+
+async def test_an_allocation_whose_delete_is_refused_does_not_keep_the_others() -> None:
+    """A webhook of the cluster may protect an ended allocation: it stays, and the others are deleted."""
+    clock = FakeClock(T0 + 100)
+    kube, world = a_client(a_core(clock.now)), Informers()
+    await furnish(kube)
+    for number in range(AT_ONCE + 2):
+        await launch(kube, f"run-{number}")
+    listed = await kube.list(ALLOCATIONS)
+    world.allocations.replace([_ended(each) for each in listed.items], int(listed.resource_version))
+    refused: list[str] = []
+
+    async def refuse_first(verb: Verb, plural: str) -> None:
+        if verb is Verb.DELETE and not refused:
+            refused.append(plural)
+            raise DeniedError("admission webhook keep.example denied the request")
+
+    kube.before = refuse_first
+    retention = Retention(kube, world, SettledAccounting(), clock, age_s=1e9, count_max=0)
+    assert (await retention.step(), retention.is_behind) == (AT_ONCE + 1, False)
+    assert len((await kube.list(ALLOCATIONS)).items) == 1
 
 
 async def test_a_round_that_finds_its_allocations_gone_is_not_behind() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_ATTEMPT
 from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import InvalidError
 from slipway.kube.errors import Verb
 from slipway.kube.objects import Pod
 from slipway.kube.resources import NAMESPACES, PODS
@@ -118,6 +119,22 @@ async def test_pods_that_are_gone_do_not_hide_an_orphan(harness: SweepHarness) -
     for number in range(MANY):
         await harness.kube.delete(PODS, f"a-{number}", namespace=SPACE)
     assert (await harness.sweeper.sweep(), await harness.pods()) == (1, set())
+
+
+async def test_an_orphan_whose_delete_is_refused_does_not_keep_the_others(harness: SweepHarness) -> None:
+    """A policy of the cluster may protect an orphan: it stays, and the other orphans are deleted."""
+    for number in range(3):
+        await harness.pod(f"orphan-{number}", None)
+    await fill(harness.world, harness.kube)
+    refused: list[str] = []
+
+    async def refuse_first(verb: Verb, plural: str) -> None:
+        if verb is Verb.DELETE and not refused:
+            refused.append(plural)
+            raise InvalidError("ValidatingAdmissionPolicy 'keep' denied request")
+
+    harness.kube.before = refuse_first
+    assert (await harness.sweeper.sweep(), len(await harness.pods())) == (2, 1)
 
 
 async def test_a_cache_that_is_right_costs_no_read(harness: SweepHarness) -> None:

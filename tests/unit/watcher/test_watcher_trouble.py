@@ -302,3 +302,32 @@ def test_what_is_stuck_is_counted() -> None:
         assert "slipway_stuck 0.0" in render_metrics()[1].decode()
 
     play(story)
+
+
+def test_a_stuck_teardown_is_counted_until_it_is_complete() -> None:
+    """`slipway_stuck` includes an ended allocation whose objects cannot be deleted, and no other ended one."""
+
+    async def story(harness: WatcherHarness) -> None:
+        await harness.launch("n0")
+        await harness.until(lambda found: found.status.phase is Phase.RUNNING, "running")
+        harness.works = False
+        await harness.worker_harness.cancel()
+        [pod] = await harness.pods()
+        await harness.kube.delete(PODS, pod.metadata.name, namespace="default")
+        ended = await harness.until(lambda found: found.status.phase is Phase.TERMINATED, "the end")
+        told = Condition(
+            type="Stuck",
+            status="True",
+            reason="TeardownFailed",
+            observed_generation=1,
+            last_transition_time=format_time(harness.clock.now()),
+        )
+        await harness.worker_harness.set_status(conditions=[*ended.status.conditions, told])
+        await harness.clock.sleep(harness.settings.resync_interval_s + 1)
+        assert "slipway_stuck 1.0" in render_metrics()[1].decode()
+        harness.works = True
+        await harness.until(is_let_go, "the end of the teardown")
+        await harness.clock.sleep(harness.settings.resync_interval_s + 1)
+        assert "slipway_stuck 0.0" in render_metrics()[1].decode()
+
+    play(story)

@@ -1,4 +1,4 @@
-"""Runs many calls at once, within one limit: the only place where the pod worker starts tasks.
+"""Runs many calls at once, within one limit, and lets only one task at a time work on a key.
 
 Owns the limit on the concurrent calls of this process, and what happens when some calls fail. It does not know what the
 calls do.

@@ -31,7 +31,8 @@ from slipway.model.lifecycle import Phase, RankState
 CONDITION_REFUSED = "Refused"
 """The launch of the attempt in `observedGeneration` can never succeed: the watcher ends the allocation as Invalid."""
 CONDITION_STUCK = transitions.CONDITION_STUCK
-"""True: the launch of the attempt in `observedGeneration` exhausted its retries. Unknown: it is being retried."""
+"""True: the launch of the attempt in `observedGeneration` exhausted its retries, or its teardown has failed for as
+long. Unknown: it is being retried."""
 
 _BINDABLE = (Phase.ASSIGNED, Phase.PULLING, Phase.STARTING)
 _RESTARTING = (Phase.STARTING, Phase.RUNNING)
@@ -183,7 +184,7 @@ class AdoptVerdict(StrEnum):
     ADOPT = "adopt"
     WAIT = "wait"
     REPLACE = "replace"
-    FOREIGN = "foreign"
+    NOT_OURS = "not ours"
 
 
 def is_ours(found: ObjectMeta, uid: str) -> bool:
@@ -198,7 +199,7 @@ def judge_existing(found: ObjectMeta, *, uid: str, spec_hash: str) -> AdoptVerdi
         # This also applies to an object of another owner: the name will be free soon.
         return AdoptVerdict.WAIT
     if not is_ours(found, uid):
-        return AdoptVerdict.FOREIGN
+        return AdoptVerdict.NOT_OURS
     if found.annotations.get(ANNOTATION_SPEC_HASH) != spec_hash:
         return AdoptVerdict.REPLACE
     return AdoptVerdict.ADOPT

@@ -301,7 +301,7 @@ class AttemptLauncher:
         found = {pod.metadata.name: pod for pod in await self._pods(allocation)}
         for pod in manifests.pods:
             known = found.get(pod.name)
-            if known is not None and _check_pod(known, pod, progress.uid) is AdoptVerdict.ADOPT:
+            if known is not None and _judge_pod(known, pod, progress.uid) is AdoptVerdict.ADOPT:
                 progress.pod_uids[pod.position] = known.metadata.uid
 
     async def _create_pod(self, allocation: Allocation, pod: RankPod, progress: LaunchProgress) -> None:
@@ -362,7 +362,7 @@ class AttemptLauncher:
                 version = meta.resource_version
                 await self._kube.delete(resource, name, namespace=namespace, uid=meta.uid, resource_version=version)
                 raise UnavailableError(f"{what} had other content and was deleted", retry_after_s=REPLACED_AFTER_S)
-            case AdoptVerdict.FOREIGN:
+            case AdoptVerdict.NOT_OURS:
                 raise AlreadyExistsError(f"{what} exists and does not belong to this allocation")
 
     async def _check_unreleased(self, allocation: Allocation) -> None:
@@ -484,7 +484,7 @@ def _with_gates(targets: Sequence[BindTarget], progress: LaunchProgress) -> list
     ]
 
 
-def _check_pod(found: Pod, wanted: RankPod, uid: str) -> AdoptVerdict:
+def _judge_pod(found: Pod, wanted: RankPod, uid: str) -> AdoptVerdict:
     verdict = judge_existing(found.metadata, uid=uid, spec_hash=wanted.spec_hash)
     return AdoptVerdict.REPLACE if verdict is AdoptVerdict.ADOPT and not _is_usable(found) else verdict
 

@@ -12,11 +12,11 @@ from slipway.crd import podrules, podtemplate
 from slipway.crd.meta import ANNOTATION_USER
 from slipway.crd.resolve import Resolved, resolve
 from slipway.crd.roleresources import object_of
+from slipway.crd.transitions import user_of
 from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool
 from slipway.crd.workspacepods import HomeTemplate, WorkspacePods, no_homes, read
 from slipway.errors import InvalidError, NotFoundError
 from slipway.kube.resources import NAMESPACES, RESOURCE_POOLS
-from slipway.pods.identity import user_of
 from slipway.podworker.ports import Kube
 from slipway.runtime.clock import Clock
 
@@ -130,6 +130,6 @@ def _check_home(allocation: Allocation, workspace: WorkspacePods) -> None:
     """Raise InvalidError when the workspace has no template for home directories, or the allocation has no user."""
     if workspace.home is None:
         raise InvalidError(f"/home: {no_homes(allocation.metadata.namespace)}")
-    if not user_of(allocation):
+    if not user_of(allocation, ""):
         detail = f"the allocation has no user; set the annotation {ANNOTATION_USER}, or launch it by the API"
         raise InvalidError(f"/home: {detail}")

@@ -47,8 +47,8 @@ class Settings(CommonSettings, kw_only=True, frozen=True):
         Meta(
             ge=0,
             le=86_400,
-            description="how long a launch may keep failing before its allocation becomes Stuck and its hint a dead "
-            "letter",
+            description="how long a launch or a teardown may keep failing before its allocation becomes Stuck; the "
+            "hint of a launch then becomes a dead letter",
             extra={"unit": "seconds"},
         ),
     ] = 600.0

@@ -14,11 +14,11 @@ import msgspec
 from slipway.crd.members import growth_of
 from slipway.crd.meta import Condition, condition_of
 from slipway.crd.v1alpha1 import Allocation, Release
-from slipway.errors import AlreadyExistsError, DeniedError, PermanentError, StaleError, TooLargeError
+from slipway.errors import AlreadyExistsError, PermanentError, StaleError, TooLargeError
 from slipway.kube.statuses import put_status
 from slipway.model.reasons import Reason
 from slipway.model.times import SKEW_S, format_time, parse_time
-from slipway.podworker.intent import CONDITION_REFUSED, CONDITION_STUCK
+from slipway.podworker.intent import CONDITION_STUCK
 from slipway.podworker.ports import Kube
 
 MESSAGE_CHARS_MAX = 1024
@@ -163,26 +163,6 @@ def refusal_text(error: PermanentError) -> str:
     return said
 
 
-def is_missing_permission(error: PermanentError) -> bool:
-    """Whether our own account lacks the permission: then the launch is stuck, but the allocation does not end."""
-    return isinstance(error, DeniedError)
-
-
 def stuck_reason(error: Exception) -> str:
     """Return the condition's reason, from the class of the error: `QuotaExceeded`, `Denied`, `Unavailable`..."""
     return type(error).__name__.removesuffix("Error")
-
-
-__all__ = [
-    "CONDITION_REFUSED",
-    "CONDITION_STUCK",
-    "commit_added",
-    "commit_restarted",
-    "is_missing_permission",
-    "refusal",
-    "refusal_text",
-    "release",
-    "set_condition",
-    "stuck_reason",
-    "withdraw",
-]

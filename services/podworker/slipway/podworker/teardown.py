@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from slipway.crd.members import members
+from slipway.crd.members import members, rank_count
 from slipway.crd.meta import LABEL_ALLOCATION_UID, ObjectMeta
 from slipway.crd.transitions import id_of, is_released
 from slipway.crd.v1alpha1 import Allocation
@@ -62,25 +62,25 @@ class AttemptRemover:
         While the current attempt is Terminating, its ConfigMap and Service stay, because containers may still run.
         """
         is_current = through >= allocation.status.attempt
-        keeps_shared = is_current and allocation.status.phase is Phase.TERMINATING
+        keeps_bundle = is_current and allocation.status.phase is Phase.TERMINATING
         # The entry is used only once, because a caller that repeats the same teardown wants it to be done again.
         asked = self._asked.pop(allocation.metadata.uid, None)
         with step("deletes", self._clock, through=through) as span:
             found = await self._pods(allocation, through, asked)
             doomed: list[tuple[Resource[Any], ObjectMeta]] = [(PODS, meta) for meta in found]
-            if is_current and not keeps_shared and allocation.spec.service is not None:
+            if is_current and not keeps_bundle and allocation.spec.service is not None:
                 # The ConfigMap is deleted later: while it exists, the next worker sees that work is left.
                 await self._sharing.leave(allocation, allocation.spec.service)
-            if not keeps_shared:
-                shared: list[Resource[Any]] = [SERVICES, CONFIG_MAPS] if _rank_count(allocation) > 1 else [CONFIG_MAPS]
-                for resource in shared:
-                    metas = await self._shared(resource, allocation, through)
+            if not keeps_bundle:
+                bundle: list[Resource[Any]] = [SERVICES, CONFIG_MAPS] if rank_count(allocation) > 1 else [CONFIG_MAPS]
+                for resource in bundle:
+                    metas = await self._bundle(resource, allocation, through)
                     doomed.extend((resource, meta) for meta in metas)
             waiting = [(resource, meta) for resource, meta in doomed if meta.deletion_timestamp is None]
             await self._limiter.run_all(
                 [partial(self._delete, allocation, resource, meta) for resource, meta in waiting]
             )
-            self._remember(allocation, through if keeps_shared else 0)
+            self._remember(allocation, through if keeps_bundle else 0)
             span.set(deletes=len(waiting))
         return len(waiting)
 
@@ -101,13 +101,13 @@ class AttemptRemover:
         if allocation.status.phase is Phase.TERMINATED and asked == through:
             # The API server accepted all deletes while the attempt was Terminating.
             return []
-        known, count = _released(allocation), _rank_count(allocation)
+        known, count = _released(allocation), rank_count(allocation)
         if through * count <= BY_NAME_MAX:
             return await self._named_pods(allocation, through, looks=asked is not None)
-        if through == 1 and len(known) == count and asked is None and not _has_begun(allocation):
+        if through == 1 and len(known) == count and asked is None and not _was_terminating(allocation):
             ended = recorded(allocation)
             return [ObjectMeta(name=name, uid=uid) for name, uid in known.items() if uid not in ended]
-        return await self._listed_pods(allocation, through)
+        return await self._listed(PODS, allocation, through)
 
     async def _named_pods(self, allocation: Allocation, through: int, *, looks: bool) -> list[ObjectMeta]:
         """Return the pods by name, without a LIST. Pods of the current release are known by uid and need no read.
@@ -118,7 +118,7 @@ class AttemptRemover:
         alloc = id_of(allocation)
         known, ended = _released(allocation), recorded(allocation)
         for attempt in range(1, through + 1):
-            for rank in range(_rank_count(allocation)):
+            for rank in range(rank_count(allocation)):
                 name = ids.pod_name(alloc, attempt, rank)
                 if name in known and known[name] not in ended:
                     found.append(ObjectMeta(name=name, uid=known[name]))
@@ -126,10 +126,8 @@ class AttemptRemover:
                     found.extend(await self._own(PODS, allocation, name))
         return found
 
-    async def _listed_pods(self, allocation: Allocation, through: int) -> list[ObjectMeta]:
-        return await self._listed(PODS, allocation, through)
-
-    async def _shared(self, resource: Resource[Any], allocation: Allocation, through: int) -> list[ObjectMeta]:
+    async def _bundle(self, resource: Resource[Any], allocation: Allocation, through: int) -> list[ObjectMeta]:
+        """Return the ConfigMaps, or the Services, of the attempts: one of each for an attempt."""
         if through > BY_NAME_MAX:
             return await self._listed(resource, allocation, through)
         found: list[ObjectMeta] = []
@@ -174,12 +172,8 @@ def _is_to_delete(item: Any, allocation: Allocation) -> bool:
     return is_ours(metadata_of(item), allocation.metadata.uid) and not is_kept
 
 
-def _rank_count(allocation: Allocation) -> int:
-    return sum(role.count for role in allocation.spec.ranks) or 1
-
-
-def _has_begun(allocation: Allocation) -> bool:
-    """Whether the attempt's pods were deleted before it ended, so that a LIST would find few of them."""
+def _was_terminating(allocation: Allocation) -> bool:
+    """Whether the attempt was Terminating before it ended: its pods were deleted then, so a LIST finds few of them."""
     ring = allocation.status.transitions
     is_over = allocation.status.phase is Phase.TERMINATED
     return is_over and any(entry.phase is Phase.TERMINATING for entry in ring)

@@ -7,7 +7,8 @@ Promises: an allocation is read before each decision, and again before each retr
 this process. A conflict leads to a new decision. A transient error is never reported as the user's failure. Work that
 takes longer than the patience of one hint is left to the next hint, which the watcher sends at its next resync. So an
 allocation that cannot progress does not block others. After `stuck_after_s`, the condition Stuck becomes True, and the
-hint becomes a dead letter.
+hint of a launch becomes a dead letter. The teardown of an attempt that is over is reported in the same condition, and
+never given up.
 """
 
 import contextlib
@@ -21,6 +22,7 @@ from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import (
     ClaimPendingError,
     DeniedError,
+    InvalidError,
     InvariantError,
     NotFoundError,
     PermanentError,
@@ -34,7 +36,8 @@ from slipway.kube.resources import ALLOCATIONS
 from slipway.kube.tracing import attempt_span, traceparent_of
 from slipway.model.growth import GROW_AGAIN_S, QUOTA_AGAIN_S
 from slipway.model.ids import split_allocation_id
-from slipway.model.times import format_time, parse_time
+from slipway.model.lifecycle import Phase
+from slipway.model.times import SKEW_S, format_time, parse_time
 from slipway.podworker import status
 from slipway.podworker.concurrency import KeyedLock
 from slipway.podworker.intent import (
@@ -67,6 +70,7 @@ BOUND_MAX = 8192
 """The number of finished launches that are remembered: the hints that they cause themselves then need no LIST."""
 ONCE = RetryPolicy(name="podworker_once", attempts_max=1, total_s=0.0, first_s=0.0, cap_s=0.0)
 REASON_BIND_REFUSED = "BindRefused"
+REASON_TEARDOWN_FAILED = "TeardownFailed"
 TELL_AFTER_S = 3.0
 """The condition Stuck reports a launch only after it has failed for this long, so that a server that is unreachable for
 a moment is not reported."""
@@ -75,6 +79,7 @@ _STATES = (ClaimPendingError, QuotaExceededError)
 _STARTS = LaunchIntent | Bind | RestartRanks
 """Without these steps a gang is not whole. So the condition Stuck reports the obstacle, and after a while the attempt
 is given up."""
+_OVER = (Phase.TERMINATING, Phase.TERMINATED)
 SOON_S = 2.0
 """The worker waits for a restart that is due this soon: the clock of the watcher, which sent the hint, may be a little
 ahead."""
@@ -229,10 +234,14 @@ class Worker:
 
     async def _tear_down(self, allocation: Allocation, through: int) -> str:
         try:
-            return "torn down" if await self._remover.remove(allocation, through) else "clean"
-        except DeniedError as error:
-            # The operator has to repair the permissions. Until then the hints are retried, and none is a dead letter.
+            deletes = await self._remover.remove(allocation, through)
+        except (DeniedError, InvalidError) as error:
+            # The operator has to repair the permissions, or the policy of the cluster that refuses the deletes. Until
+            # then the hints are retried, and none is a dead letter.
             raise UnavailableError(f"the teardown is not permitted: {error}") from error
+        if _teardown_failure_of(allocation) is not None:
+            await self._condition(allocation, CONDITION_STUCK, "False", reason="Recovered")
+        return "torn down" if deletes else "clean"
 
     async def _delete_ranks(self, allocation: Allocation, ranks: tuple[int, ...]) -> str:
         never = {member.rank for member in unreleased(allocation)} & set(ranks)
@@ -402,6 +411,8 @@ class Worker:
         Raises:
             PermanentError: the launch has failed for `stuck_after_s`; the hint is a dead letter.
         """
+        if allocation is not None and allocation.status.phase in _OVER:
+            await self._report_teardown(allocation, error)
         if allocation is None or not isinstance(decide(allocation), _STARTS):
             raise error
         known = _stuck_of(allocation)
@@ -410,7 +421,7 @@ class Worker:
         is_over = known is not None and known.status == "Unknown" and self._age_s(known) >= self._stuck_after_s
         word = "True" if is_over else "Unknown"
         try:
-            if is_over or known is None or known.status != word:
+            if is_over or known is None or known.status != word or self._is_early(known):
                 reason = status.stuck_reason(error)
                 await self._condition(allocation, CONDITION_STUCK, word, reason=reason, message=str(error))
         except (TransientError, StaleError, NotFoundError):
@@ -418,6 +429,16 @@ class Worker:
         if is_over:
             raise PermanentError(f"gave up after {self._stuck_after_s:.0f} s: {error}") from error
         raise error
+
+    async def _report_teardown(self, allocation: Allocation, error: TransientError) -> None:
+        """Report in the condition Stuck that the teardown fails: Unknown at first, True after `stuck_after_s`."""
+        known = _teardown_failure_of(allocation)
+        is_over = known is not None and self._age_s(known) >= self._stuck_after_s
+        if known is not None and (known.status == "True" or not (is_over or self._is_early(known))):
+            return
+        word = "True" if is_over else "Unknown"
+        with contextlib.suppress(TransientError, StaleError, PermanentError):
+            await self._condition(allocation, CONDITION_STUCK, word, reason=REASON_TEARDOWN_FAILED, message=str(error))
 
     async def _condition(
         self, allocation: Allocation, type_: str, word: str, *, reason: str, message: str = ""
@@ -429,6 +450,11 @@ class Worker:
     def _age_s(self, condition: Condition) -> float:
         since = condition.last_transition_time
         return self._clock.now() - parse_time(since) if since else 0.0
+
+    def _is_early(self, condition: Condition) -> bool:
+        """Whether the condition begins in the future: a pod worker whose clock was ahead has written it. The next write
+        corrects that."""
+        return self._age_s(condition) < -SKEW_S
 
     def _span(
         self, name: str, allocation: Allocation, hint_trace: str
@@ -463,6 +489,12 @@ def _stuck_of(allocation: Allocation) -> Condition | None:
     """Return the condition Stuck if it is about this attempt."""
     known = condition_of(allocation.status.conditions, CONDITION_STUCK)
     return known if known is not None and known.observed_generation == allocation.status.attempt else None
+
+
+def _teardown_failure_of(allocation: Allocation) -> Condition | None:
+    """Return the condition Stuck while it reports that the teardown of this attempt fails."""
+    known = _stuck_of(allocation)
+    return known if known is not None and known.reason == REASON_TEARDOWN_FAILED else None
 
 
 def _attempt_key(allocation: Allocation) -> tuple[str, int]:

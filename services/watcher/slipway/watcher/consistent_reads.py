@@ -16,6 +16,7 @@ each time `LATE_S` has passed.
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Set
 from typing import Any, TypeVar
 
@@ -39,6 +40,9 @@ _BUNDLE_KINDS: tuple[Resource[Any], Resource[Any]] = (CONFIG_MAPS, SERVICES)
 
 BY_NAME_MAX = 8
 """Up to so many objects are read by name, which costs the API server less than a LIST of the namespace."""
+GONE_MAX = 4096
+"""The number of deleted nodes whose names are remembered, because most names never come back; a forgotten node is read
+again."""
 
 
 class ConsistentReads:
@@ -47,8 +51,10 @@ class ConsistentReads:
     def __init__(self, reader: ConsistentReader, informers: Informers) -> None:
         self._reader = reader
         self._informers = informers
-        self._gone: set[str] = set()
+        self._gone: OrderedDict[str, None] = OrderedDict()
+        """names of nodes that were read and did not exist"""
         self._departed: dict[str, set[str]] = {}
+        """{uid of an allocation: uids of its pods whose deletion was seen}"""
 
     async def pods_of(self, allocation: Allocation) -> list[Pod]:
         """Return all existing pods of the allocation, of every attempt.
@@ -107,12 +113,14 @@ class ConsistentReads:
         for name in {pod.spec.node_name for pod in pods if pod.spec.node_name}:
             known = self._informers.nodes.get(name)
             if known is not None:
-                self._gone.discard(name)
+                self._gone.pop(name, None)
                 if is_out_of_service(known):
                     gone.add(name)
             elif name in self._gone or await self._find(NODES, name, None) is None:
-                self._gone.add(name)
+                self._gone[name] = None
                 gone.add(name)
+        while len(self._gone) > GONE_MAX:
+            self._gone.popitem(last=False)
         return frozenset(gone)
 
     def _saw_all_deleted(self, allocation: Allocation) -> bool:

@@ -55,7 +55,7 @@ _IN_ORDER = (
 )  # fmt: skip
 """Reasons in the order in which they follow each other; every other reason is an end.
 The name of an Event contains this position, because kubectl sorts these Events by name."""
-_BESIDE = {"RankRestarted": "Running"}
+_SAME_PLACE_AS = {"RankRestarted": "Running"}
 """{reason: the reason whose place in that order it shares}"""
 _CALM = (Reason.PREEMPTED, Reason.PREEMPTION_GRACE, Reason.NODE_DISABLED, Reason.NODE_RESERVED)
 """Reasons of ends that a user or the scheduler decided: they are no warnings."""
@@ -118,7 +118,7 @@ def body_of(allocation: Allocation, note: EventNote, instance: str) -> dict[str,
 
 
 def _note(allocation: Allocation, event_text: _EventText, at: float, *, cause: str) -> EventNote:
-    like = _BESIDE.get(event_text.reason, event_text.reason)
+    like = _SAME_PLACE_AS.get(event_text.reason, event_text.reason)
     place = _IN_ORDER.index(like) if like in _IN_ORDER else len(_IN_ORDER)
     parts = [id_of(allocation), str(int(at // WINDOW_S)), f"{place}-{event_text.reason}", cause]
     name = ".".join(part.lower() for part in parts if part)
@@ -335,7 +335,9 @@ class EventRecorder:
                 self._log_failure(note, error)
             if outcome:
                 telemetry.STORY_EVENTS.labels(outcome=outcome).inc()
-        self._seen[allocation.metadata.uid] = _place(allocation)
+        # The allocation may have been deleted in the meantime. Its last Events are written nevertheless.
+        if self._informers.allocations.by_uid(allocation.metadata.uid) is not None:
+            self._seen[allocation.metadata.uid] = _place(allocation)
 
     async def _write(self, allocation: Allocation, note: EventNote) -> str:
         """Write the Event of a note; return the outcome, empty if nothing was left to write."""

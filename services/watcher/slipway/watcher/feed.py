@@ -203,7 +203,8 @@ class ClusterFeed:
         gaps, epoch = self._gaps(), 0
         stores = [(resource.plural, store) for resource, store in self._informers.stores()]
 
-        def goes_on(tasks: TaskGroup) -> bool:
+        def begin_round(tasks: TaskGroup) -> bool:
+            """Report the reached versions, notice a lost feed, begin a due snapshot; return whether to publish on."""
             nonlocal epoch
             for plural, store in stores:
                 publisher.reached(plural, str(store.version))
@@ -216,7 +217,7 @@ class ClusterFeed:
 
         try:
             async with TaskGroup() as tasks:
-                await publisher.run(lambda: goes_on(tasks))
+                await publisher.run(lambda: begin_round(tasks))
                 self._snapshots.stop()
         except BaseExceptionGroup as group:
             raise_only(group)

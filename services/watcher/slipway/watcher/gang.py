@@ -240,8 +240,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
 
     def _reason_of_end(self) -> str:
         if self.exit is not None and self.exit.killed and self.ended_by:
-            is_blamed = self.stored is not None and self.stored.reason
-            return self.stored.reason if self.stored is not None and is_blamed else self.ended_by
+            blamed = self.stored.reason if self.stored is not None else ""
+            return blamed or self.ended_by
         return self.failed_end.reason.value if self.failed_end else ""
 
 
@@ -574,10 +574,10 @@ def _with_preempted_reason(rank: Rank) -> Rank:
     """Return the rank, with the reason Preempted if it was killed after it was evicted."""
     if not rank.leaving:
         return rank
-    ends = {name: end for name, end in (("exit", rank.exit), ("loss", rank.loss)) if end is not None}
+    known = {name: end for name, end in (("exit", rank.exit), ("loss", rank.loss)) if end is not None}
     told = {
         name: msgspec.structs.replace(end, reason=Reason.PREEMPTED)
-        for name, end in ends.items()
+        for name, end in known.items()
         if end.killed and end.reason in (Reason.POD_DELETED, Reason.POD_LOST)
     }
     return msgspec.structs.replace(rank, **told) if told else rank
@@ -699,5 +699,5 @@ def _minimums(allocation: Allocation) -> tuple[int, dict[str, int]]:
     for role in spec.ranks:
         default = 0 if spec.min_available is not None else role.count
         by_role[role.name] = role.min_available if role.min_available is not None else default
-    total = spec.min_available if spec.min_available is not None else sum(by_role.values())
-    return (total if spec.ranks else 1), by_role
+    minimum = spec.min_available if spec.min_available is not None else sum(by_role.values())
+    return (minimum if spec.ranks else 1), by_role

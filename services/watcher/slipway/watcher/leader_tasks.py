@@ -159,7 +159,8 @@ class LeaderTasks:
     async def _archive_logs(self) -> float:
         if not self._informers.is_synced or self._parts.log_archiver is None:
             return UNSYNCED_PAUSE_S
-        return await self._parts.log_archiver.step()
+        await self._parts.log_archiver.step()
+        return 0.0
 
     async def _sweep_archives(self) -> float:
         if not self._informers.is_synced:

@@ -242,14 +242,14 @@ class LogArchiver:
 
     # --- the loop ---------------------------------------------------------------------------------------------------
 
-    async def step(self) -> float:
-        """Copy the logs that are due; return after how many seconds to call this again."""
+    async def step(self) -> None:
+        """Copy the logs that are due; if none is, or the archive does not answer, wait until the next look is due."""
         self._discover()
         now = self._clock.monotonic()
         telemetry.LOG_ARCHIVE_LAG.set(max([0.0, *(now - each.since for each in self._copies.values())]))
         if now < self._retry_at:
             await self._rest(self._retry_at - now)
-            return 0.0
+            return
         due = sorted(
             (copy for copy in self._copies.values() if self._is_due(copy, now) and not copy.is_old),
             key=lambda each: (not each.is_urgent, each.since),
@@ -259,10 +259,8 @@ class LogArchiver:
         async with TaskGroup() as tasks:
             for copy in due:
                 tasks.create_task(self._process(copy, lanes))
-        if due:
-            return 0.0
-        await self._rest(LOOK_S)
-        return 0.0
+        if not due:
+            await self._rest(LOOK_S)
 
     def _due_old_copies(self, now: float) -> list[_Copy]:
         """Return a few of the allocations that ended before the term: a bounded rate, however many are retained."""

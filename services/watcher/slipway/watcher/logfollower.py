@@ -290,6 +290,11 @@ class LogFollower:
             await self.abandon(str(error))
 
     @property
+    def _newest_pod(self) -> Pod:
+        """The pod as it was last observed; once it is gone, as this follower last saw it."""
+        return self._informers.pods.by_uid(self.pod.metadata.uid) or self.pod
+
+    @property
     def _is_gone(self) -> bool:
         return self.gone_at < math.inf
 
@@ -336,7 +341,7 @@ class LogFollower:
             if self._is_stored:
                 self.has_end = True
                 return
-            self.pod = self._informers.pods.by_uid(self.pod.metadata.uid) or self.pod
+            self.pod = self._newest_pod
             if self._given_up:
                 raise DeadlineError(self._given_up)
             is_over = has_ended(self.pod, self._container)
@@ -401,7 +406,7 @@ class LogFollower:
         The time of the last line and that of the container's start are by the clocks of nodes. The creation of the pod
         is by the clock of the API server, and is used only while the start is unknown.
         """
-        pod = self._informers.pods.by_uid(self.pod.metadata.uid) or self.pod
+        pod = self._newest_pod
         meta = pod.metadata
         if ANNOTATION_ADDED not in meta.annotations:
             return False
@@ -457,7 +462,7 @@ class LogFollower:
             if not is_many:
                 await self._clock.sleep(GATHER_S)
         error = UnavailableError("its node stopped sending it") if self._is_cut else await reading
-        pod = self._informers.pods.by_uid(self.pod.metadata.uid) or self.pod
+        pod = self._newest_pod
         is_end = False
         if error is None and has_ended(pod, self._container):
             # When an API server loses a node, its response ends as usual. So a short read has reached the end only if
@@ -532,7 +537,7 @@ class LogFollower:
 
     def _is_behind(self) -> bool:
         # Nodes remove lines only of running containers: the log of an ended container is kept as long as its pod.
-        is_running = not has_ended(self._informers.pods.by_uid(self.pod.metadata.uid) or self.pod, self._container)
+        is_running = not has_ended(self._newest_pod, self._container)
         return self.is_hurried or (self._read_lag.is_too_much(self._splitter.newest) and is_running)
 
     async def _store_lines(self, *, keep_last: bool = False) -> bool:
@@ -611,7 +616,7 @@ class LogFollower:
         if self._is_beginning_judged or not self._splitter.first:
             return
         self._is_beginning_judged = True
-        pod, first = self._informers.pods.by_uid(self.pod.metadata.uid) or self.pod, self._splitter.first
+        pod, first = self._newest_pod, self._splitter.first
         began_at, first_at = started_at(pod, self._container), parse_time(first)
         if not began_at or first_at >= self._asked_at + SURELY_OPEN_S:
             return
@@ -694,7 +699,7 @@ class LogFollower:
     async def _wait_for_change(self) -> None:
         """Wait a moment for a change of the pod whose log has ended, unless its container is known to have ended."""
         self.news.clear()
-        if has_ended(self._informers.pods.by_uid(self.pod.metadata.uid) or self.pod, self._container):
+        if has_ended(self._newest_pod, self._container):
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S):

@@ -23,7 +23,7 @@ RECONCILE = Loop(
 )
 RELAY = Loop(name="relay", bound_s=STILL_S, moves="each batch of relayed events", rests="an event to relay")
 HINTS = Loop(name="hints", bound_s=STILL_S, moves="each batch of sent hints", rests="a hint to send")
-BELL = Loop(name="bell", bound_s=STILL_S, moves="each bell that is rung for workers", rests="a hint that needs a bell")
+BELL = Loop(name="bell", bound_s=STILL_S, moves="each wake-up of the scheduler", rests="a reason to wake the scheduler")
 BOOKS = Loop(name="books", bound_s=STILL_S, moves="each day's totals", rests="an ended allocation")
 LOGS = Loop(name="logs", bound_s=STILL_S, moves="each batch of log lines", rests="lines to store")
 RESYNC = Loop(name="resync", bound_s=STILL_S, moves="each round, and each batch of streams that it compares")

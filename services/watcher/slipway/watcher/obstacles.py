@@ -37,7 +37,7 @@ from slipway.watcher.podwarnings import OVERCOME, PodWarning
 from slipway.watcher.view import ReductionView
 
 _REFUSALS = frozenset({"Unschedulable", "SchedulerError"})
-_FOR_ITS_MATES = re.compile(
+_WAITS_FOR_GANG = re.compile(
     r"minCount \(\d+\) (is not yet|cannot be) satisfied|failed to schedule other pod from a pod group"
     r"|pod group is unschedulable"
 )
@@ -63,7 +63,7 @@ def unbound_pod(pod: Pod, policy: LifecyclePolicy) -> UnboundPod | None:
     name = pod.spec.scheduler_name
     scheduled = condition_of(pod.status.conditions, "PodScheduled")
     is_refused = scheduled is not None and scheduled.status == "False" and scheduled.reason in _REFUSALS
-    if scheduled is not None and is_refused and not _FOR_ITS_MATES.search(scheduled.message):
+    if scheduled is not None and is_refused and not _WAITS_FOR_GANG.search(scheduled.message):
         words = f"{name} does not place it there: {scheduled.message}".rstrip(": ")
         return UnboundPod(
             until=since + policy.unschedulable_limit_s,

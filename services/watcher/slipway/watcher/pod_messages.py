@@ -14,8 +14,6 @@ from slipway.kube.objects import KubeEvent
 from slipway.model.times import printed_duration
 
 TEXT_CHARS_MAX = 400
-STREAM = "event"
-"""The stream name of these lines, which differs from that of a rank's own lines."""
 _QUOTED = re.compile(r'image "([^"]*)"')
 _TOOK = re.compile(r" in ((?:[0-9.]+[a-z\u00b5\u03bc]+)+)")
 _CONTAINER = re.compile(r"container:? \"?([a-z0-9][-a-z0-9]*)")

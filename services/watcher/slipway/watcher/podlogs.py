@@ -23,6 +23,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from slipway.crd.members import rank_count
 from slipway.crd.meta import ANNOTATION_ADDED, LABEL_ALLOCATION, LABEL_ALLOCATION_UID, LABEL_RANK
 from slipway.crd.transitions import id_of
 from slipway.crd.v1alpha1 import Allocation
@@ -147,6 +148,7 @@ class PodLogs:
         self._closed: set[str] = set()
         """uids of allocations whose logs are known to have ends, as long as `close` would check them"""
         self._faults: dict[Key, int] = {}
+        """{log of a pod that exists: how often reading it has failed, until it is read}"""
         self._waits: dict[str, _Wait] = {}
         """{uid of a pod: the wait for its logs}"""
 
@@ -213,6 +215,8 @@ class PodLogs:
             if key[0] == uid:
                 follower.gone_at = self._clock.monotonic()
                 follower.news.set()
+        for key in [key for key in self._faults if key[0] == uid and key not in self._followers]:
+            del self._faults[key]
 
     def is_open(self, pod: Pod) -> bool:
         """Whether the logs of the pod's running containers are being read, or cannot or need not be.
@@ -385,8 +389,7 @@ class PodLogs:
 
     def _share(self, pod: Pod) -> int:
         allocation = self._informers.allocations.by_uid(pod.metadata.labels.get(LABEL_ALLOCATION_UID, ""))
-        ranks = sum(role.count for role in allocation.spec.ranks) if allocation is not None else 1
-        return share_of(self._limits.bytes_max, ranks)
+        return share_of(self._limits.bytes_max, rank_count(allocation) if allocation is not None else 1)
 
     async def _run(self, key: Key, follower: "LogFollower") -> None:
         uid, source = key
@@ -399,10 +402,11 @@ class PodLogs:
             self._followers.pop(key, None)
             self._running.pop(key, None)
         if not is_done:
-            self._faults[key] = self._faults.get(key, 0) + 1
-            is_done = self._faults[key] >= FAULTS_MAX
+            faults = self._faults[key] = self._faults.get(key, 0) + 1
+            # The log of a pod that is gone is not read again.
+            is_done = faults >= FAULTS_MAX or self._informers.pods.by_uid(uid) is None
             if is_done:
-                await service.guarded("log", follower.abandon(f"reading it has failed {FAULTS_MAX} times"))
+                await service.guarded("log", follower.abandon(f"reading it has failed, tries: {faults}"))
         if is_done:
             self._faults.pop(key, None)
             if self._leads and not source and follower.has_end:

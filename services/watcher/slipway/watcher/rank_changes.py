@@ -1,4 +1,4 @@
-"""Ranks of a running gang that come or come back: added ranks, and failed ranks of `restart: rank`. Pure.
+"""Decides about ranks that change in a running gang: added ranks, and ranks of `restart: rank` that failed. Pure.
 
 Added ranks: this module records that they have started, and withdraws those that cannot start. After a withdrawal the
 gang requests no other rank for some time. Invariants: an added rank that has never run does not end its gang, whatever

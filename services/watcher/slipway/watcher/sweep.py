@@ -7,6 +7,9 @@ know.
 Pods and allocations are watched, so they are not LISTed in the search for orphans. ConfigMaps and Services are LISTed,
 only their metadata. An object that looks like an orphan is read again before it is deleted.
 
+A delete may be refused for good, because a policy of the cluster protects the object. Then the object stays, this is
+logged, and the other objects are deleted.
+
 Invariants: an object is read before its owner is read, so an object whose owner is not found has no owner. After any
 error of a read nothing is deleted. Every delete carries the uid. Objects of a recently changed owner are left to the
 pod worker. A pod that ended by itself is left until its log is read and its finalizer is gone. The watched objects only
@@ -45,7 +48,7 @@ import msgspec
 
 from slipway.crd.meta import LABEL_ALLOCATION_UID, LABEL_LAUNCH_KEY, TEARDOWN_FINALIZER, TRACKING_FINALIZER, ObjectMeta
 from slipway.crd.v1alpha1 import Allocation, Wire
-from slipway.errors import NotFoundError, StaleError, TransientError
+from slipway.errors import NotFoundError, PermanentError, StaleError, TransientError
 from slipway.kube.claims import CLAIM_MAPS, KEPT_S, ClaimMap
 from slipway.kube.objects import Pod
 from slipway.kube.resources import ALLOCATIONS, CONFIG_MAPS, PODS, SERVICES, Resource, brief
@@ -161,7 +164,7 @@ class Sweeper:
                 await finalizers.drop(self._kube, PODS, meta, TRACKING_FINALIZER)
         except (NotFoundError, StaleError):
             return False
-        except TransientError as error:
+        except (TransientError, PermanentError) as error:
             _log.warning("not swept yet", object=meta.name, error=str(error))
             return False
         return True
@@ -276,6 +279,9 @@ class ArchiveSweeper:
             except TransientError as error:
                 _log.warning("archive not swept yet", object=meta.name, error=str(error))
                 break
+            except PermanentError as error:
+                _log.warning("archive not swept yet", object=meta.name, error=str(error))
+                continue
             telemetry.SWEPT.labels(kind="Context").inc()
             removed += 1
         if removed:
@@ -376,7 +382,7 @@ class ClaimSweeper:
             )
         except (NotFoundError, StaleError):
             return False
-        except TransientError as error:
+        except (TransientError, PermanentError) as error:
             _log.warning("claim not swept yet", object=meta.name, error=str(error))
             return False
         telemetry.SWEPT.labels(kind="LaunchKey").inc()
@@ -437,7 +443,8 @@ class Retention:
         return deleted
 
     async def _delete(self, allocation: Allocation) -> bool | None:
-        """Whether it existed and is deleted; None if the API server was not able to delete it now."""
+        """Delete it; return True if that succeeded, False if it was gone or the delete was refused, and None if the API
+        server did not answer."""
         meta = allocation.metadata
         try:
             await self._kube.delete(ALLOCATIONS, meta.name, namespace=meta.namespace, uid=meta.uid)
@@ -446,6 +453,9 @@ class Retention:
         except TransientError as error:
             _log.warning("allocation not deleted yet", allocation=meta.name, error=str(error))
             return None
+        except PermanentError as error:
+            _log.warning("allocation not deleted", allocation=meta.name, error=str(error))
+            return False
         return True
 
 

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from slipway.accounting.daily_totals import is_booked, token_of
+from slipway.crd.meta import TEARDOWN_FINALIZER
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import PermanentError, StaleError, TransientError
 from slipway.kube.lease import LeaseElector, LeaseTiming
@@ -359,8 +360,10 @@ class Watcher:
         return frozenset(token_of(each.metadata.uid) for each in ended if not is_booked(each))
 
     def _is_stuck(self, allocation: Allocation) -> bool:
-        is_live = allocation.status.phase is not Phase.TERMINATED
-        return is_live and ends.stuck_until(allocation, self._settings.policy()) is not None
+        """Whether its launch is stuck, or its teardown: the finalizer stays until the teardown is complete."""
+        is_held = TEARDOWN_FINALIZER in allocation.metadata.finalizers
+        is_open = is_held or allocation.status.phase is not Phase.TERMINATED
+        return is_open and ends.stuck_until(allocation, self._settings.policy()) is not None
 
     def _is_stale(self) -> bool:
         return any(reflector.silent_s > STALE_VIEW_S for reflector in self.reflectors)
