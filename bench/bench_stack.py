@@ -110,10 +110,6 @@ class Watching:
         except TimeoutError:
             raise RuntimeError(f"{len(self.bound)} of {count} pods bound after {DEADLINE_S:.0f} s") from None
 
-    def gone_count(self) -> int:
-        """Return the number of pods that were seen and are deleted."""
-        return sum(len(marks.gone) for marks in self._marks.values())
-
     async def start(self) -> None:
         """Start the watches."""
         for kind in WATCHED:

@@ -66,14 +66,17 @@ def differences(limits: Mapping[str, float], figures: Mapping[str, float]) -> li
     return told
 
 
-def comparable(budget: Budget) -> dict[str, float]:
-    """Return the limits that apply to this interpreter. Limits that depend on another version or build are left out."""
-    limits = budget.limits
+def comparable(budget: Budget, counts: Mapping[str, float]) -> dict[str, float]:
+    """Return the limits or the figures that can be compared on this interpreter.
+
+    Counts that depend on the version or the build are left out when the budget was counted with another one.
+    """
+    found = dict(counts)
     if budget.build != sys.version:
-        limits = {what: limit for what, limit in limits.items() if not what.endswith(INSTRUCTIONS)}
+        found = {what: count for what, count in found.items() if not what.endswith(INSTRUCTIONS)}
     if budget.python != _python():
-        limits = {what: limit for what, limit in limits.items() if not what.startswith("planner, ")}
-    return limits
+        found = {what: count for what, count in found.items() if not what.startswith("planner, ")}
+    return found
 
 
 def read() -> Budget:
@@ -116,13 +119,12 @@ def main() -> int:
         print(f"{len(figures)} figures written to {BUDGET.name}")
         return 0
     budget = read()
-    limits = comparable(budget)
+    limits, figures = comparable(budget, budget.limits), comparable(budget, figures)
     if budget.build != sys.version:
         print(f"instructions are not compared: the budget was counted with Python {budget.build}")
     if not has_valgrind:
         print("valgrind is not installed: instructions are not counted")
         limits = {what: limit for what, limit in limits.items() if not what.endswith(INSTRUCTIONS)}
-    figures = {what: figure for what, figure in figures.items() if what in limits or not what.startswith("planner, ")}
     told = differences(limits, figures)
     print("\n".join(told) or f"{len(figures)} counts are within the budget")
     return 1 if told else 0

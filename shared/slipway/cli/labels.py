@@ -15,7 +15,6 @@ from slipway.model.state_words import word_for
 Json = dict[str, Any]
 
 PENDING, TERMINATED = "Pending", "Terminated"
-WAITS = ("Pending", "Assigned")
 GPU = "nvidia.com/gpu"
 STARTING = ("Assigned", "Pulling", "Starting")
 

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from slipway.errors import PermanentError
+from slipway.errors import PermanentError, UnavailableError
 from slipway.runtime import private_files
 from slipway.sdk import contexts
 
@@ -56,6 +56,7 @@ def keys_of(id_: str) -> SshKeys:
 
     Raises:
         PermanentError: there is no ssh-keygen, or the folder cannot be written. DeniedError: another account owns it.
+        UnavailableError: ssh-keygen did not end in time.
     """
     if not _ID.fullmatch(id_):
         raise PermanentError(f"{id_[:80]!r} is not a complete AllocationID; slipway ssh-config writes the complete one")
@@ -93,7 +94,10 @@ def _generate(path: Path, comment: str) -> None:
     if program is None:
         raise PermanentError("there is no ssh-keygen on this machine: install an OpenSSH client")
     argv = [program, "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=KEYGEN_S, check=False)  # noqa: S603
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=KEYGEN_S, check=False)  # noqa: S603
+    except subprocess.TimeoutExpired as error:
+        raise UnavailableError(f"ssh-keygen did not end within {KEYGEN_S:.0f} s") from error
     if done.returncode:
         raise PermanentError(f"ssh-keygen failed: {done.stderr.strip() or done.stdout.strip()}")
 

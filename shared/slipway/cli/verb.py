@@ -21,7 +21,6 @@ from slipway.errors import (
     FieldError,
     InvalidError,
     NotFoundError,
-    TransientError,
 )
 from slipway.sdk import address
 
@@ -318,5 +317,5 @@ def exit_code(error: ControlPlaneError) -> int:
             return main.NOT_ALLOWED
         case DeadlineError():
             return main.TIMED_OUT
-        case TransientError() | _:
+        case _:
             return main.FAILED

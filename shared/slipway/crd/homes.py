@@ -7,7 +7,7 @@ the user finds the same claim.
 import re
 
 from slipway.crd.hashing import sha256_hex
-from slipway.crd.meta import ANNOTATION_USER
+from slipway.crd.transitions import user_of
 from slipway.crd.v1alpha1 import Allocation
 
 LOGIN_LENGTH_MAX = 32
@@ -33,5 +33,5 @@ def claim_name(user: str) -> str:
 
 def home_claim(allocation: Allocation) -> str:
     """Return the claim of the requested home directory; empty: it requests none, or was applied without a user."""
-    user = allocation.metadata.annotations.get(ANNOTATION_USER, "")
+    user = user_of(allocation, "")
     return claim_name(user) if allocation.spec.home and user else ""

@@ -590,7 +590,7 @@ RULES: tuple[PodRule, ...] = (
         field="allowedTokenAudiences",
         judges="`audience` of projected `serviceAccountToken` sources of volumes. It must be set",
         says="audiences; absent: every one that `admissionPolicies.tokenAudiences` of the chart lists; empty: none. "
-        "Slipway's own token is not meant",
+        "It does not apply to Slipway's own token",
         what="the audience of a token",
         allowed=lambda pool: pool.allowed_token_audiences,
         parts=_token_audiences,

@@ -251,7 +251,8 @@ class ResourcePoolSpec(Wire, kw_only=True, frozen=True):
     """an allocation that has waited this time goes before all younger ones of its queue, whatever their priority; 0s:
     never"""
     backfill: bool = True
-    """smaller allocations may pass a blocked head of a queue if they end before the head could start (no effect yet)"""
+    """the blocked head of a Backfill queue gets a reservation, and allocations may pass it only if they do not delay
+    its start; false: Backfill is the same as BestEffortFIFO"""
     defaults: dict[Kind, KindDefaults] = {}
     """defaults for launches, by kind"""
     max_slots_per_pod: int | None = None
@@ -444,8 +445,8 @@ class QueueSpec(Wire, kw_only=True, frozen=True):
     flavor_fungibility: FlavorFungibility = FlavorFungibility()
     """when the next flavor is tried"""
     ordering: Annotated[str, Meta(pattern="^(StrictFIFO|BestEffortFIFO|Backfill)$")] = "BestEffortFIFO"
-    """StrictFIFO: a blocked head blocks the queue; BestEffortFIFO: allocations that fit may pass it; Backfill: for now
-    the same as BestEffortFIFO"""
+    """StrictFIFO: a blocked head blocks the queue; BestEffortFIFO: allocations that fit may pass it; Backfill:
+    allocations may pass it only if they do not delay its start"""
     user_order: Annotated[str, Meta(pattern="^(Submission|LeastUsed)$")] = "Submission"
     """LeastUsed: of allocations with the same priority, those of the user with the least used GPU time in the queue go
     first; requires fairShare of the pool"""

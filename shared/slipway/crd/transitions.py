@@ -47,9 +47,9 @@ def key_of(allocation: Allocation) -> str:
     return f"{allocation.metadata.namespace}/{allocation.metadata.name}"
 
 
-def user_of(allocation: Allocation) -> str:
-    """Return the user of the allocation from the annotation, else `unknown`."""
-    return allocation.metadata.annotations.get(ANNOTATION_USER, "unknown")
+def user_of(allocation: Allocation, default: str = "unknown") -> str:
+    """Return the user of the allocation from the annotation; `default` when it was applied without a user."""
+    return allocation.metadata.annotations.get(ANNOTATION_USER, default)
 
 
 def seq_of(allocation: Allocation) -> int:

@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m slipway.inside", description="What a rank tells Slipway and asks of it, from inside of its pod."
+        prog="python -m slipway.inside", description="The calls of a rank to Slipway, from inside its pod."
     )
     verbs = parser.add_subparsers(metavar="VERB", required=True)
 
@@ -45,24 +45,35 @@ def _parser() -> argparse.ArgumentParser:
         made.set_defaults(does=does)
         return made
 
-    for name, text in (("ready", "The service inside answers."), ("waiting", "There is nothing to show yet.")):
-        verb(name, _flag(name), text).add_argument("--off", action="store_true", help="no longer")
-    progress = verb("progress", _progress, "How far the work is, and that it has just been saved.")
-    progress.add_argument("part", type=float, nargs="?", help="from 0 to 1")
+    for name, text in (
+        ("ready", "Report that the program is ready for use."),
+        ("waiting", "Report that there is nothing to show yet."),
+    ):
+        verb(name, _flag(name), text).add_argument("--off", action="store_true", help="withdraw the report")
+    progress = verb("progress", _progress, "Report the progress of the work, or that it has just been saved.")
+    progress.add_argument("part", type=float, nargs="?", help="the progress, from 0 to 1")
     progress.add_argument("--checkpoint", action="store_true", help="the work has just been saved")
-    verb("activity", _activity, "It is in use: the idle timeout begins again.")
-    daemon = verb("daemon", _daemon, "The rank does not keep the others from ending.")
-    daemon.add_argument("rank", type=int, nargs="?", help="default: this one")
-    daemon.add_argument("--off", action="store_true", help="it does again")
-    preempted = verb("preempted", _preempted, "Whether the ranks are to end: exit code 0 yes, 1 no.")
-    preempted.add_argument("--wait", action="store_true", help="wait until they are")
-    preempted.add_argument("--timeout", type=float, metavar="S", help="wait so long at most (with --wait: for ever)")
-    preempted.add_argument("--file", metavar="PATH", help="then write what is asked there, as JSON")
-    verb("ack", _ack, "This rank has heard of the preemption; what it does now is an orderly end.")
-    gather = verb("allgather", _allgather, "Exchange data with the other ranks; prints a JSON list of all.")
+    verb("activity", _activity, "Report use: the idle timeout begins again.")
+    daemon = verb("daemon", _daemon, "Mark a rank as a daemon: the gang may end without it.")
+    daemon.add_argument("rank", type=int, nargs="?", help="default: this rank")
+    daemon.add_argument("--off", action="store_true", help="remove the mark")
+    preempted = verb("preempted", _preempted, "Ask whether the ranks must end: exit code 0 yes, 1 no.")
+    preempted.add_argument("--wait", action="store_true", help="wait until the ranks must end")
+    preempted.add_argument(
+        "--timeout", type=float, metavar="S", help="wait at most S seconds; default: 0, or no limit with --wait"
+    )
+    preempted.add_argument(
+        "--file", metavar="PATH", help="if the ranks must end, write the request to this file, as JSON"
+    )
+    verb("ack", _ack, "Acknowledge the request to end: an end with exit code 0 is then orderly.")
+    gather = verb(
+        "allgather", _allgather, "Exchange data with the other ranks; prints a JSON list of the data of all ranks."
+    )
     gather.add_argument("data", nargs="?", default="null", help="JSON; - reads it from the standard input")
-    gather.add_argument("--name", default="default", help="of the exchange: each is done once")
-    gather.add_argument("--peers", type=int, help="how many must come; default: WORLD_SIZE")
+    gather.add_argument(
+        "--name", default="default", help="name of the exchange; the same name gives the same result again"
+    )
+    gather.add_argument("--peers", type=int, help="number of peers to wait for; default: WORLD_SIZE")
     gather.add_argument("--id", default="", help="request id; default: the rank")
     gather.add_argument("--timeout", type=float, default=MEET_S, metavar="S", help="default: %(default)g")
     meet = verb("rendezvous", _rendezvous, "Wait for all ranks; prints a line `RANK HOST ROLE` for each.")
@@ -70,10 +81,14 @@ def _parser() -> argparse.ArgumentParser:
     hosts = verb("hostfile", _hostfile, "Wait for all ranks; prints a line `HOST slots=N` for each, by rank.")
     hosts.add_argument("--slots", type=int, help="processes of each rank; default: its GPUs, else 1")
     hosts.add_argument("--timeout", type=float, default=MEET_S, metavar="S", help="default: %(default)g")
-    run = verb("run", _run, "Run a program, and speak to Slipway for it.")
-    run.add_argument("--ready-when", metavar="REGEX", help="ready, once a line that it prints has this")
+    run = verb("run", _run, "Run a program; report that it is ready, and pass on the request to end.")
     run.add_argument(
-        "--preempt-signal", metavar="SIG", help="when preempted: acknowledge, and send it this signal (TERM, USR1...)"
+        "--ready-when", metavar="REGEX", help="report that the program is ready when it prints a line that matches"
+    )
+    run.add_argument(
+        "--preempt-signal",
+        metavar="SIG",
+        help="when the ranks must end: acknowledge, and send the program this signal (TERM, USR1...)",
     )
     run.add_argument("program", nargs=argparse.REMAINDER, metavar="-- PROGRAM ...")
     return parser

@@ -20,6 +20,7 @@ Layout, below the address that an operator sets:
 import gzip
 import re
 import zlib
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -189,14 +190,7 @@ class LastNumbers:
 
 def after(lines: Sequence[StoredLine], cursor: Id) -> list[StoredLine]:
     """Return the lines of a sorted sequence that follow the cursor."""
-    low, high = 0, len(lines)
-    while low < high:
-        middle = (low + high) // 2
-        if codec.cursor_parts(lines[middle].cursor) > cursor:
-            high = middle
-        else:
-            low = middle + 1
-    return list(lines[low:])
+    return list(lines[bisect_right(lines, cursor, key=lambda each: codec.cursor_parts(each.cursor)) :])
 
 
 def _encoded(stored: StoredLine) -> bytes:

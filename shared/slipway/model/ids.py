@@ -13,9 +13,6 @@ from typing import Any, NewType, cast
 
 AllocationId = NewType("AllocationId", str)
 """`<metadata.name>-<first 8 of metadata.uid>`: the key of the streams and the prefix of pod names."""
-QueueName = NewType("QueueName", str)
-PoolName = NewType("PoolName", str)
-NodeName = NewType("NodeName", str)
 Epoch = NewType("Epoch", int)
 """The fence of the ledger: each new leader increases it, and it never decreases."""
 

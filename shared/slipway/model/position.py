@@ -72,7 +72,7 @@ def work_key(
     `priority` is the effective one (the job's when the job sets one), `own` that of the allocation; `position` may be
     empty. An aged allocation goes before all others; aged ones are ordered by the start of their wait (`aged_since`).
     """
-    created_ms = round(created * 1000)
+    created_ms = milliseconds(created)
     # Most allocations were never moved, and there may be many. So their key is computed without a position as text.
     place = place_key(position) if position else (created_ms + _OFFSET_MS, _part_of(uid) * _UID_SCALE)
     if aged_since is not None:

@@ -21,6 +21,7 @@ from slipway.crd.homes import claim_name, login_of
 from slipway.crd.kinds import HOME_PATH, LIBRARY_PATH
 from slipway.crd.meta import ANNOTATION_USER, LABEL_HOME, LABEL_MANAGED_BY, MANAGED_BY, RawObject
 from slipway.crd.roleresources import JsonMap, object_of, objects_of
+from slipway.crd.transitions import user_of
 from slipway.crd.v1alpha1 import Allocation
 from slipway.crd.workspacepods import HomeTemplate
 
@@ -107,14 +108,9 @@ def _starts_ours(container: JsonMap) -> bool:
     return any(LIBRARY_PATH in str(word) for word in words)
 
 
-def user_of(allocation: Allocation) -> str:
-    """Return the user whose home the allocation requests; empty: it was applied without a user."""
-    return allocation.metadata.annotations.get(ANNOTATION_USER, "")
-
-
 def claim_of(allocation: Allocation, template: HomeTemplate) -> RawObject:
     """Return the claim for the allocation's user; it is created once."""
-    user = user_of(allocation)
+    user = user_of(allocation, "")
     spec: RawObject = {
         "accessModes": [template.access_mode],
         "resources": {"requests": {"storage": template.size}},

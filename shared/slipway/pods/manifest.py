@@ -29,7 +29,7 @@ from slipway.crd.members import growth_of, members, positions
 from slipway.crd.meta import ANNOTATION_ADDED, ObjectMeta, RawObject
 from slipway.crd.resolve import template_of
 from slipway.crd.roleresources import checkpoints_of, containers_of, main_container, object_of
-from slipway.crd.transitions import id_of
+from slipway.crd.transitions import id_of, user_of
 from slipway.crd.v1alpha1 import Allocation, AllocationSpec, ResourcePool
 from slipway.crd.workspacepods import with_pull_secrets
 from slipway.errors import InvalidError
@@ -165,7 +165,7 @@ class _Envelope:
 
     def __init__(self, allocation: Allocation, names: AttemptNames) -> None:
         self.names = names
-        self.annotations = {meta.ANNOTATION_USER: allocation.metadata.annotations.get(meta.ANNOTATION_USER, "")}
+        self.annotations = {meta.ANNOTATION_USER: user_of(allocation, "")}
         self.selector = {
             meta.LABEL_ALLOCATION_UID: allocation.metadata.uid,
             meta.LABEL_ATTEMPT: str(allocation.status.attempt),

@@ -129,11 +129,6 @@ class Pulse:
             self._work_seen_at = now
         return now - max(self._work_seen_at, self._since())
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether the loop is within its bound."""
-        return self.still_s() <= self.loop.bound_s
-
 
 CURRENT: ContextVar[Pulse | None] = ContextVar("slipway_pulse", default=None)
 """The loop that the running code belongs to."""

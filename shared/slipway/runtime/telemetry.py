@@ -449,7 +449,7 @@ SHADOW_TICKS = _counter(
 LEADER_CHANGES = _counter("leader_changes", "changes", ("lease",), "Leaderships won or lost by this process.")
 
 LAUNCH_STEP = _histogram("launch_step_seconds", "seconds", ("step",), "Time of each step of a launch or teardown.")
-STUCK = _gauge("stuck", "allocations", (), "Allocations whose launch or teardown exhausted its retries.")
+STUCK = _gauge("stuck", "allocations", (), "Allocations whose launch or teardown has failed for too long.")
 
 KUBE_CALLS = _counter("kube_calls", "calls", ("verb", "resource", "code"), "Calls of the Kubernetes API.")
 KUBE_DURATION = _histogram("kube_call_seconds", "seconds", ("verb", "resource"), "Time of Kubernetes API calls.")

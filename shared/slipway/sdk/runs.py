@@ -10,6 +10,7 @@ from typing import Any, cast
 from slipway.api.schemas import AllocationView
 from slipway.model.lifecycle import Phase
 from slipway.model.reasons import Result
+from slipway.model.state_words import word_for
 
 Json = dict[str, Any]
 
@@ -19,13 +20,7 @@ _CELL = 'style="text-align:left"'
 
 def state_of(view: AllocationView) -> str:
     """Return the phase, or the result after the end. Held, Ready and Waiting replace the phase where they apply."""
-    if view.phase is Phase.TERMINATED:
-        return view.result.value if view.result is not None else view.phase.value
-    if view.hold and view.phase is Phase.PENDING:
-        return "Held"
-    if view.phase is Phase.RUNNING and (view.waiting or view.ready):
-        return "Waiting" if view.waiting else "Ready"
-    return view.phase.value
+    return word_for(view.phase, view.result, hold=view.hold, ready=view.ready, waiting=view.waiting)
 
 
 def ranks_of(view: AllocationView) -> str:

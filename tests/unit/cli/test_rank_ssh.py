@@ -1,9 +1,13 @@
 """`slipway ssh` and `ssh-config`: texts of a rank cannot become configuration of ssh."""
 
+import os
+from pathlib import Path
+
 import pytest
 
+from slipway.cli import ssh_keys
 from slipway.cli.verbs.rank_ssh import account_of, section
-from slipway.errors import InvalidError, PermanentError
+from slipway.errors import InvalidError, PermanentError, UnavailableError
 
 COMMANDS = b"root\n  ProxyCommand sh -c 'touch /tmp/taken'\nHost *\n  ProxyCommand sh -c 'touch /tmp/taken'\n"
 
@@ -44,3 +48,14 @@ def test_a_value_ends_with_its_line() -> None:
             section("slipway-x", {"User": bad})
         with pytest.raises(InvalidError, match=r"^Host: "):
             section(bad, {})
+
+
+def test_a_key_generator_that_hangs_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An ssh-keygen that does not end is stopped, and the command ends with an error message."""
+    program = tmp_path / "ssh-keygen"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(ssh_keys, "KEYGEN_S", 0.1)
+    with pytest.raises(UnavailableError, match="ssh-keygen did not end within"):
+        ssh_keys.keys_of("a-1")

@@ -2,8 +2,8 @@
 
 Owns the files in the data folder. Knows the store's changes, but no rules about objects. Invariants: a commit is in the
 log before its request is answered; a kill -9 at any instant loses no answered commit (a torn last line was never
-answered); versions continue where they stopped. The journal survives the death of the process, but not of the machine:
-only the snapshot is synced to disk.
+answered); versions continue where they stopped; once a commit could not be logged, no later commit is logged. The
+journal survives the death of the process, but not of the machine: only the snapshot is synced to disk.
 """
 
 import os
@@ -52,6 +52,7 @@ class Journal:
         self._written = 0
         self._is_broken = False
         self._restore()
+        self._log = os.open(folder / _LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._snapshot()
         self._end = core.store.subscribe(self._append)
 
@@ -85,18 +86,29 @@ class Journal:
         self._core.controllers.note(change)
 
     def _append(self, change: Commit) -> None:
+        """Log one commit.
+
+        Once a commit could not be logged, all later commits are refused: a log that misses one of them is not replayed
+        correctly.
+        """
         head = msgspec.json.encode([change.version, change.type, change.resource])[:-1]
         line = head + b"," + change.record.whole + b"]\n"
-        if self._is_broken or os.write(self._log, line) != len(line):
-            self._is_broken = True
-            raise InvariantError(f"the log in {self._folder} cannot be written: changes are no longer stored")
-        self._written += 1
-        if self._written >= self._snapshot_every:
-            os.close(self._log)
-            self._snapshot()
+        message = f"the log in {self._folder} cannot be written: changes are no longer stored"
+        if self._is_broken:
+            raise InvariantError(message)
+        self._is_broken = True
+        try:
+            if os.write(self._log, line) != len(line):
+                raise InvariantError(message)
+            self._written += 1
+            if self._written >= self._snapshot_every:
+                self._snapshot()
+        except OSError as error:
+            raise InvariantError(f"{message}: {error}") from error
+        self._is_broken = False
 
     def _snapshot(self) -> None:
-        """Write a new snapshot of all objects and start an empty log.
+        """Write a new snapshot of all objects and empty the log.
 
         After a crash between the two, `_restore` skips the log entries that the snapshot already contains.
         """
@@ -115,5 +127,5 @@ class Journal:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(self._folder / _SNAPSHOT)
-        self._log = os.open(self._folder / _LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+        os.ftruncate(self._log, 0)
         self._written = 0

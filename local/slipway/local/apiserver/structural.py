@@ -80,7 +80,6 @@ _LIMITS = (
 COMPILED_MAX = 128
 """Maximum number of compiled schemas in the cache."""
 _OLD = re.compile(r"\boldSelf\b")
-TYPE_META: dict[str, Schema] = {"apiVersion": Schema(type="string"), "kind": Schema(type="string")}
 
 
 def compile_schema(source: Json) -> Schema:

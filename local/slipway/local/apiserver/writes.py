@@ -163,7 +163,7 @@ class StoreWriter:
         writer = _author(kind, options, subresource)
 
         def claims(after: Json) -> Ownership:
-            if after == record.obj or not (before.claims_known or before.claims):
+            if after == record.obj or not (before.has_pending or before.claims):
                 return before
             return before.noted(scope, record.obj, after, writer, self._now_text())
 

@@ -21,7 +21,6 @@ from slipway.local.node.shim import KILLED_CODE, Shim
 from slipway.model.times import format_time
 
 UNKNOWN_END = "ContainerStatusUnknown"
-_OUR_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
 
 
 class WaitingState(msgspec.Struct, frozen=True, kw_only=True):

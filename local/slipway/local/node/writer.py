@@ -65,6 +65,7 @@ class StatusWriter:
     def on_deleted(self) -> None:
         """Stop writing, because the object is deleted."""
         self._is_gone = True
+        self._dirty.set()
         self._tell()
 
     async def flush(self) -> None:

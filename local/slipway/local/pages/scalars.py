@@ -4,7 +4,7 @@ Owns the reading of `events.out.tfevents.*` (records of length-prefixed protobuf
 and of `*.jsonl` (objects with `step` and numbers). Pure, except that it reads the files.
 
 Invariants: a file that is being written is read up to its last complete record; a file that cannot be opened is left
-out; at most POINTS_MAX points of a curve are returned, spread evenly.
+out; at most POINTS_MAX points of a curve are returned, spread evenly; what the other limits leave out is reported.
 
 Source: tensorflow/core/util/event.proto, tensorflow/core/framework/{summary,tensor}.proto, lib/io/record_writer.h
 """
@@ -14,11 +14,13 @@ import math
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 POINTS_MAX = 1000
 FILES_MAX = 200
 FILE_BYTES_MAX = 64 * 1024 * 1024
+NAMES_MAX = 3
+"""The most files that one sentence names."""
 _HEADER = struct.Struct("<QI")
 _FOOTER_BYTES = 4
 _FLOAT_BYTES, _DOUBLE_BYTES = 4, 8
@@ -29,9 +31,18 @@ Runs = dict[str, dict[str, list[Point]]]
 """`{run: {tag: [(step, value)]}}`"""
 
 
-def read_runs(folder: Path) -> Runs:
+class LogScalars(NamedTuple):
+    """The curves in a log directory."""
+
+    runs: Runs
+    left_out: list[str]
+    """one sentence for each limit that was reached"""
+
+
+def read_scalars(folder: Path) -> LogScalars:
     """Return the curves of every run below `folder`; a run is a folder, as in TensorBoard."""
     runs: Runs = {}
+    long: list[str] = []
     files = sorted(path for path in folder.rglob("*") if ".tfevents." in path.name or path.suffix == ".jsonl")
     for path in files[:FILES_MAX]:
         run = str(path.parent.relative_to(folder))
@@ -39,12 +50,27 @@ def read_runs(folder: Path) -> Runs:
         try:
             with path.open("rb") as file:
                 content = file.read(FILE_BYTES_MAX)
+                if file.read(1):
+                    long.append(str(path.relative_to(folder)))
         except OSError:
             continue
         for tag, point in reader(content):
             if math.isfinite(point[1]):
                 runs.setdefault(run, {}).setdefault(tag, []).append(point)
-    return {run: {tag: _thinned(points) for tag, points in tags.items()} for run, tags in runs.items()}
+    runs = {run: {tag: _thinned(points) for tag, points in tags.items()} for run, tags in runs.items()}
+    return LogScalars(runs, _left_out(len(files), long))
+
+
+def _left_out(count: int, long: list[str]) -> list[str]:
+    """Return what the limits leave out of `count` files, of which `long` are longer than FILE_BYTES_MAX."""
+    found: list[str] = []
+    if count > FILES_MAX:
+        found.append(f"Only the first {FILES_MAX} of {count} files are shown, in the order of their paths.")
+    if long:
+        more = f" and {len(long) - NAMES_MAX} more" if len(long) > NAMES_MAX else ""
+        names = ", ".join(long[:NAMES_MAX]) + more
+        found.append(f"The curves end early: only the first {FILE_BYTES_MAX >> 20} MiB of a file are read ({names}).")
+    return found
 
 
 def _thinned(points: list[Point]) -> list[Point]:

@@ -34,7 +34,7 @@ from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
 
 from slipway.local.pages.kernel import Kernel
-from slipway.local.pages.scalars import read_runs
+from slipway.local.pages.scalars import read_scalars
 
 Row = tuple[str, str]
 
@@ -127,7 +127,7 @@ class TensorboardSite:
     def read(self, path: str) -> Json | None:
         if path == "/facts":
             return {"facts": [*facts_of(os.environ), ("Log directory", str(self._folder))]}
-        return {"runs": read_runs(self._folder)} if path == "/scalars" else None
+        return read_scalars(self._folder)._asdict() if path == "/scalars" else None
 
     def act(self, path: str, body: Json) -> Iterator[Json] | None:
         return None

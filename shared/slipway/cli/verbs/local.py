@@ -207,7 +207,12 @@ def _detached(arguments: argparse.Namespace, terminal: Terminal) -> int:
             return main.OK
         time.sleep(LOOK_S)
     process.terminate()
-    process.wait(DOWN_S)
+    try:
+        process.wait(DOWN_S)
+    except subprocess.TimeoutExpired as error:
+        raise UnavailableError(
+            f"it was not ready in time, and process {process.pid} did not stop within {DOWN_S:.0f} s; its output: {log}"
+        ) from error
     said = log.read_text(encoding="utf-8").strip()
     log.unlink()
     said = said.rpartition("error: ")[2] or "it was not ready in time"

@@ -244,17 +244,15 @@ def _why(id_: str, end: CommandEnd) -> str:
     instead = f"{command_line('exec', id_)} works without it, and slipway cp copies files"
     if end.is_missing_program:
         return f"the image of {id_} has no sh, which is needed to start an SSH server"
-    match end.code:
-        case 45:
-            return f"the image of {id_} has no OpenSSH server (Debian: openssh-server); {instead}"
-        case 46:
-            return f"the account that {id_} runs as has no name in its /etc/passwd, which sshd needs; {instead}"
-        case 47:
-            return f"the SSH server of {id_} found no writable folder; mount one at /tmp; {instead}"
-        case None:
-            return end.message
-        case _:
-            return f"the SSH server of {id_} ended with exit code {end.code}; {instead}"
+    if end.code is None:
+        return end.message
+    reasons = {
+        _NO_SERVER: f"the image of {id_} has no OpenSSH server (Debian: openssh-server)",
+        _NO_NAME: f"the account that {id_} runs as has no name in its /etc/passwd, which sshd needs",
+        _NO_FOLDER: f"the SSH server of {id_} found no writable folder; mount one at /tmp",
+    }
+    reason = reasons.get(end.code, f"the SSH server of {id_} ended with exit code {end.code}")
+    return f"{reason}; {instead}"
 
 
 def _quoted(path: str) -> str:

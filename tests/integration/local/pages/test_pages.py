@@ -132,7 +132,7 @@ def test_scalars_are_served(tmp_path: Path):
     (tmp_path / "m.jsonl").write_text('{"step": 1, "loss": 2}\n')
     with served(TensorboardSite(tmp_path), "/proxy/tb") as client:
         assert "scalars" in client.get("/proxy/tb/").text
-        assert client.get("/proxy/tb/scalars").json() == {"runs": {".": {"loss": [[1, 2.0]]}}}
+        assert client.get("/proxy/tb/scalars").json() == {"runs": {".": {"loss": [[1, 2.0]]}}, "left_out": []}
         assert client.post("/proxy/tb/run", json={"code": "1"}).status_code == 404
 
 

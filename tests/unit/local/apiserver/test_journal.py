@@ -1,15 +1,20 @@
 """Persistence: every answered write survives the end of the process."""
 
+import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Generator
 from pathlib import Path
 
 import httpx2
 import msgspec
+import pytest
 
+from slipway.errors import InvariantError
 from slipway.local.apiserver.core import ClusterCore
 from slipway.local.apiserver.journal import Journal
 from tests.contract.kube.samples import a_config, a_pod, a_widget, owned_by
@@ -71,6 +76,41 @@ def test_torn_tail_is_forgotten(tmp_path: Path) -> None:
     assert _everything(after) == _everything(before)
 
 
+def test_after_a_change_that_was_not_stored_no_later_one_is(tmp_path: Path) -> None:
+    """After a failed write of the log, later writes are refused, so that a restart finds a state that once existed."""
+    core = a_core()
+    journal = Journal(tmp_path, core)
+    core.create("configmaps", "default", a_config("a"))
+    before = _everything(core)
+    size = (tmp_path / "log.jsonl").stat().st_size
+    with _no_file_longer_than(size), pytest.raises(InvariantError, match="no longer stored"):
+        core.delete("configmaps", "default", "a")
+    with pytest.raises(InvariantError, match="no longer stored"):
+        core.create("configmaps", "default", a_config("b"))
+    journal.close()
+    after = _empty()
+    Journal(tmp_path, after).close()
+    assert _everything(after) == before
+
+
+def test_a_snapshot_that_cannot_be_written_loses_nothing(tmp_path: Path) -> None:
+    """When a snapshot cannot be written, the log still has every commit."""
+    core = a_core()
+    journal = Journal(tmp_path, core, snapshot_every=1)
+    core.create("configmaps", "default", a_config("a"))
+    (tmp_path / "snapshot.json.new").mkdir()
+    with pytest.raises(InvariantError, match="no longer stored"):
+        core.create("configmaps", "default", a_config("b"))
+    before = _everything(core)
+    with pytest.raises(InvariantError, match="no longer stored"):
+        core.create("configmaps", "default", a_config("c"))
+    journal.close()
+    (tmp_path / "snapshot.json.new").rmdir()
+    after = _empty()
+    Journal(tmp_path, after).close()
+    assert _everything(after) == before
+
+
 def test_garbage_collection_continues_after_a_restart(tmp_path: Path) -> None:
     """The dependents of an owner that was deleted just before the end are deleted after the restart."""
     core = a_core()
@@ -108,6 +148,17 @@ def test_kill_9_loses_nothing_answered(tmp_path: Path) -> None:
         client.close()
         process.terminate()
         assert process.wait(DEADLINE_S) is not None
+
+
+@contextlib.contextmanager
+def _no_file_longer_than(size: int) -> Generator[None]:
+    """Let writes beyond this size of a file fail, as on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def _start(port: int, folder: Path) -> subprocess.Popen[bytes]:

@@ -132,8 +132,8 @@ class Ownership:
         return self._claims
 
     @property
-    def claims_known(self) -> bool:
-        """Whether writes are pending, so that claims exist although they are not computed yet."""
+    def has_pending(self) -> bool:
+        """Whether the claims of some writes are not computed yet."""
         return bool(self._pending)
 
     def same_as(self, other: "Ownership") -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from slipway.ops.audit.check import INVARIANTS, verdicts
+from slipway.ops.audit.check import verdicts
 from slipway.ops.audit.evidence import CONFIG_MAPS, PODS, SERVICES, AuditEvidence, InvariantViolation
 
 ADVICE: dict[str, str] = {
@@ -140,6 +140,3 @@ def _looked_at(invariant: str, evidence: AuditEvidence) -> int:
     if invariant == "I11":
         return len(evidence.last((PODS, CONFIG_MAPS, SERVICES)))
     return len(evidence.allocations)
-
-
-IDS = tuple(invariant.id for invariant in INVARIANTS)
