@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import secrets
 from typing import Any
 
 import pytest
@@ -117,15 +118,17 @@ def test_jobs_are_the_same_by_api_and_by_kubectl(system: System, drained: None) 
 def test_moves_between_allocations_of_one_second(system: System, drained: None) -> None:
     """Creation times have whole seconds here; an allocation can be moved between two of one second all the same,
     also an applied one."""
+    # With a name of its own, a second try of this test does not find the ended object of the first.
+    name = f"applied-{secrets.token_hex(4)}"
     ids = [system.launch(a_body()) for _ in range(3)]
-    system.kubectl("apply", "-f", "-", stdin=json.dumps(an_allocation("applied")))
-    ids.append(system.applied_id("applied"))
+    system.kubectl("apply", "-f", "-", stdin=json.dumps(an_allocation(name)))
+    ids.append(system.applied_id(name))
     order = wait_until(lambda: found if len(found := waiting(system)) == 4 else None, "all wait")
     assert order is not None
     system.post(f"/allocations/{order[3]}/move", {"aheadOf": order[1]})
     assert waiting(system) == [order[0], order[3], order[1], order[2]]
-    system.operator.change(f"{GROUP}/namespaces/default/allocations/applied", {"spec": {"queuePosition": "1"}})
-    assert waiting(system)[0] == ids[3]
+    system.operator.change(f"{GROUP}/namespaces/default/allocations/{name}", {"spec": {"queuePosition": "1"}})
+    wait_until(lambda: waiting(system)[0] == ids[3], "the applied one is first")
 
 
 def test_a_new_priority_of_a_running_job(system: System) -> None:
