@@ -9,6 +9,8 @@ from slipway.crd.meta import LABEL_WORKSPACE, RawObject
 from slipway.crd.rules import TWINS
 from slipway.crd.schema import crd_manifests
 from slipway.crd.v1alpha1 import Allocation
+from slipway.errors import ControlPlaneError
+from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS, CRDS, NAMESPACES, NODES, QUEUES, RESOURCE_POOLS
 from slipway.local.apiserver.core import ClusterCore
 from slipway.runtime.clock import SeededRandom
@@ -27,6 +29,18 @@ def a_core(now: Callable[[], float], *, has_pod_groups: bool = False) -> Cluster
 def a_client(core: ClusterCore, seed: int = 1) -> CoreKube:
     """One client of the core."""
     return CoreKube(core, random=SeededRandom(seed))
+
+
+def refuse_one_delete(kube: CoreKube, error: ControlPlaneError) -> None:
+    """Let the first delete of this client fail with `error`, as when a policy of the cluster protects the object."""
+    refused: list[str] = []
+
+    async def before(verb: Verb, plural: str) -> None:
+        if verb is Verb.DELETE and not refused:
+            refused.append(plural)
+            raise error
+
+    kube.before = before
 
 
 async def furnish(kube: CoreKube, *, nodes: int = 2, cpus: int = 4, gpus: int = 0) -> None:

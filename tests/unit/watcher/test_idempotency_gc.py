@@ -9,7 +9,7 @@ from slipway.kube.resources import CONFIG_MAPS
 from slipway.watcher.informers import Informers
 from slipway.watcher.sweep import ClaimSweeper
 from tests.support.clock import FakeClock
-from tests.support.small_cluster import a_client, a_core, furnish, launch
+from tests.support.small_cluster import a_client, a_core, furnish, launch, refuse_one_delete
 
 KEY, SPACE = "run-k3x7q2m5ab", "default"
 
@@ -77,14 +77,7 @@ async def test_a_claim_whose_delete_is_refused_does_not_keep_the_others(harness:
     """A policy of the cluster may protect a claim: it stays, and the other claims are deleted."""
     await harness.kube.create(CLAIM_MAPS, claim_manifest("run-other", SPACE, "other", harness.clock.now()))
     harness.clock.advance(KEPT_S + 1)
-    refused: list[str] = []
-
-    async def refuse_first(verb: Verb, plural: str) -> None:
-        if verb is Verb.DELETE and not refused:
-            refused.append(plural)
-            raise InvalidError("ValidatingAdmissionPolicy 'keep' denied request")
-
-    harness.kube.before = refuse_first
+    refuse_one_delete(harness.kube, InvalidError("ValidatingAdmissionPolicy 'keep' denied request"))
     assert (await harness.sweeper.sweep(), await harness.claims()) == (1, 1)
 
 

@@ -5,14 +5,13 @@ import msgspec
 
 from slipway.crd.v1alpha1 import Allocation
 from slipway.errors import DeniedError
-from slipway.kube.errors import Verb
 from slipway.kube.resources import ALLOCATIONS
 from slipway.model.lifecycle import Phase
 from slipway.watcher.informers import Informers
 from slipway.watcher.sweep import AT_ONCE, Retention
 from tests.support.builders import T0
 from tests.support.clock import FakeClock
-from tests.support.small_cluster import a_client, a_core, furnish, launch
+from tests.support.small_cluster import a_client, a_core, furnish, launch, refuse_one_delete
 
 ENDED = "2023-11-14T22:13:20Z"
 
@@ -90,14 +89,7 @@ async def test_an_allocation_whose_delete_is_refused_does_not_keep_the_others() 
         await launch(kube, f"run-{number}")
     listed = await kube.list(ALLOCATIONS)
     world.allocations.replace([_ended(each) for each in listed.items], int(listed.resource_version))
-    refused: list[str] = []
-
-    async def refuse_first(verb: Verb, plural: str) -> None:
-        if verb is Verb.DELETE and not refused:
-            refused.append(plural)
-            raise DeniedError("admission webhook keep.example denied the request")
-
-    kube.before = refuse_first
+    refuse_one_delete(kube, DeniedError("admission webhook keep.example denied the request"))
     retention = Retention(kube, world, SettledAccounting(), clock, age_s=1e9, count_max=0)
     assert (await retention.step(), retention.is_behind) == (AT_ONCE + 1, False)
     assert len((await kube.list(ALLOCATIONS)).items) == 1

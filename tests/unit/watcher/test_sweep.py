@@ -14,7 +14,7 @@ from slipway.kube.resources import NAMESPACES, PODS
 from slipway.watcher.informers import Informers, fill
 from slipway.watcher.sweep import GETS_MAX, Sweeper
 from tests.support.clock import FakeClock
-from tests.support.small_cluster import a_client, a_core, furnish, launch
+from tests.support.small_cluster import a_client, a_core, furnish, launch, refuse_one_delete
 
 SPACE, FAR = "default", "far"
 MANY = GETS_MAX + 4
@@ -126,14 +126,7 @@ async def test_an_orphan_whose_delete_is_refused_does_not_keep_the_others(harnes
     for number in range(3):
         await harness.pod(f"orphan-{number}", None)
     await fill(harness.world, harness.kube)
-    refused: list[str] = []
-
-    async def refuse_first(verb: Verb, plural: str) -> None:
-        if verb is Verb.DELETE and not refused:
-            refused.append(plural)
-            raise InvalidError("ValidatingAdmissionPolicy 'keep' denied request")
-
-    harness.kube.before = refuse_first
+    refuse_one_delete(harness.kube, InvalidError("ValidatingAdmissionPolicy 'keep' denied request"))
     assert (await harness.sweeper.sweep(), len(await harness.pods())) == (2, 1)
 
 
