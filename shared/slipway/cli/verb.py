@@ -39,6 +39,9 @@ _OPTIONS = {
     "topology": "--topology",
 }
 """{field of a launch: the option that sets it}, for options with another name than their field"""
+OWN_COMMAND = (sys.executable, "-P", "-m", "slipway.cli.main")
+"""The words that start this command in another process. Python does not import modules from the current folder there: a
+user's `types.py` would replace Python's own."""
 KNOWN_MAX = 200
 """A similar name is looked for among this number of the newest allocations."""
 _NAME = re.compile(r"(?!\.\.?$)[^\s/?#%\\]+")

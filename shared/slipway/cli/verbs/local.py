@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -21,7 +20,7 @@ from typing import Any
 
 from slipway.cli import main
 from slipway.cli.terminal import Terminal
-from slipway.cli.verb import CliSession, CliVerb, whole_number
+from slipway.cli.verb import OWN_COMMAND, CliSession, CliVerb, whole_number
 from slipway.cli.verbs import open_wait
 from slipway.errors import InvalidError, UnavailableError
 from slipway.local.layout import Layout, StackState, default_folder, is_alive
@@ -191,7 +190,7 @@ def _detached(arguments: argparse.Namespace, terminal: Terminal) -> int:
     log = Path(name)
     with open(descriptor, "wb") as out:  # the supervisor has its own copy of the descriptor
         process = subprocess.Popen(  # noqa: S603 - ourselves
-            [sys.executable, "-m", "slipway.cli.main", *_same_again(arguments)],
+            [*OWN_COMMAND, *_same_again(arguments)],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from slipway.cli import main, rank_session, ssh_keys
 from slipway.cli.attach import write_out
 from slipway.cli.ssh_keys import SshKeys
-from slipway.cli.verb import CliSession, CliVerb, allocation_id, command_line
+from slipway.cli.verb import OWN_COMMAND, CliSession, CliVerb, allocation_id, command_line
 from slipway.cli.verbs.rank_exec import add_place, pass_input_on
 from slipway.errors import InvalidError, PermanentError
 from slipway.model.exec_channels import STDOUT, CommandEnd
@@ -181,7 +181,7 @@ def _options(arguments: argparse.Namespace, session: CliSession) -> tuple[dict[s
     id_ = str(session.api.get(f"/allocations/{arguments.id}")["id"])
     arguments.id = id_
     keys = ssh_keys.keys_of(id_)
-    own = [sys.executable, "-m", "slipway.cli.main", "ssh-proxy", "--server", session.api.server.url]
+    own = [*OWN_COMMAND, "ssh-proxy", "--server", session.api.server.url]
     own += ["--user", session.user, "--rank", str(arguments.rank)]
     own += ["--container", arguments.container] if arguments.container else []
     return {
